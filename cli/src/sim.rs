@@ -31,7 +31,7 @@ use super::report::{parse_size, SweepArgs};
 use super::{files, stdio, Exit, Problem};
 
 /// Arguments that a plan's file has in place of the command line, or that a plan does not take.
-const OF_ONE_POINT: [&str; 17] = [
+const OF_ONE_POINT: [&str; 20] = [
     "collective",
     "ranks",
     "min",
@@ -42,6 +42,9 @@ const OF_ONE_POINT: [&str; 17] = [
     "profile",
     "topology",
     "hash_seed",
+    "spray",
+    "congestion",
+    "repeat",
     "loss",
     "seed",
     "kill",

@@ -347,7 +347,9 @@ fn a_plan_runs_every_combination_of_its_lists() {
         .iter()
         .filter(|r| r.contains("failed: 1200 ranks cannot"));
     assert_eq!(failed.count(), 8, "{text}");
-    assert!(text.contains("\n# network one switch, profile ideal, algorithm auto, seed 7\n"));
+    let common = "\n# network one switch, profile ideal, algorithm auto, spray false, \
+                  congestion window, repeat selective, seed 7\n";
+    assert!(text.contains(common), "{text}");
 }
 
 #[test]
@@ -371,6 +373,14 @@ fn what_is_wrong_with_a_plan_has_its_place() {
         (
             "sizes = [\"1K\"]\ncollectives = [\"reduce\"]\nprofiles = [\"a\"]",
             "plan.toml:3:13: there is no profile `a`",
+        ),
+        (
+            "sizes = [\"1K\"]\ncollectives = [\"reduce\"]\ncongestions = [\"a\"]",
+            "plan.toml:3:16: `a` is no congestion control",
+        ),
+        (
+            "sizes = [\"1K\"]\ncollectives = [\"reduce\"]\nrepeats = [\"a\"]",
+            "plan.toml:3:12: `a` is not; write selective or go-back-n",
         ),
         (
             "sizes = [1]\ncollectives = []",
@@ -427,4 +437,46 @@ fn what_is_not_simulated_is_refused_by_name() {
         assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(named), "{args:?}: {said}");
     }
+}
+
+/// Seven ranks send to one at once, over a switch that marks.
+#[test]
+fn reports_say_what_switches_and_nics_did() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("marks.toml");
+    let profile = "source = \"a test\"\n[link]\nrate_gbps = 100\ndelay_ns = 1000\n[switch]\n\
+                   output_bytes = 16777216\nmark_min_bytes = 50000\nmark_max_bytes = 90000\n\
+                   pause_bytes = 200000\nresume_bytes = 100000\n[nic]\nmtu_bytes = 9000\n";
+    std::fs::write(&file, profile).expect("a file");
+    let path = file.to_str().expect("text");
+    let incast = [
+        "reduce",
+        "-R",
+        "8",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+        "--algo",
+        "flat",
+        "--profile",
+        path,
+    ];
+    let out = sim(&[&incast[..], &["--congestion", "fixed", "--json"]].concat());
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    for count in ["marked", "pauses", "deepest_queue_bytes"] {
+        assert!(report[count].as_u64() > Some(0), "{count}: {report}");
+    }
+    assert_eq!(report["congestion"], "fixed");
+    let out = sim(&[
+        &incast[..],
+        &["--congestion", "dcqcn", "--repeat", "go-back-n"],
+    ]
+    .concat());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        text.contains("congestion dcqcn, repeat go-back-n\n"),
+        "{text}"
+    );
+    assert!(text.contains(" marked, "), "{text}");
 }

@@ -2,6 +2,8 @@
 
 use ringbell_routes::topology::Topology;
 
+use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig, RdmaConfig};
+
 use crate::{Fault, Profile, Slow};
 
 /// How the NICs are joined: by one switch, unless there is a topology.
@@ -11,6 +13,45 @@ pub struct NetworkPlan {
     pub topology: Option<Topology>,
     /// Seed of the hash by which switches choose among ways of one length.
     pub hash_seed: u64,
+    /// Switches choose anew for each frame, and not for each flow.
+    pub spray: bool,
+}
+
+/// What the NICs do about losses and marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reaction {
+    /// What decides on window and rate of a connection.
+    pub congestion: Congestion,
+    /// Lost packets alone are sent again, and not all behind them.
+    pub selective: bool,
+}
+
+impl Default for Reaction {
+    /// That of transport `rdma` itself.
+    fn default() -> Reaction {
+        let RdmaConfig {
+            congestion,
+            selective,
+            ..
+        } = RdmaConfig::default();
+        Reaction {
+            congestion,
+            selective,
+        }
+    }
+}
+
+impl Reaction {
+    /// The congestion control of a NIC whose link has this rate.
+    pub(crate) fn congestion_at(&self, gbps: f64) -> Congestion {
+        match self.congestion {
+            Congestion::Dcqcn(config) => Congestion::Dcqcn(DcqcnConfig {
+                line_rate: (gbps * 1e9 / 8.0) as u64,
+                ..config
+            }),
+            other => other,
+        }
+    }
 }
 
 /// Ranks, each with a NIC, on a network.
@@ -25,6 +66,8 @@ pub struct Cluster {
     pub host_ranks: u32,
     /// How the NICs are joined.
     pub network: NetworkPlan,
+    /// What the NICs do about losses and marks.
+    pub reaction: Reaction,
     /// Share of the frames that each switch loses.
     pub loss: f64,
     /// Seed of all that is random: losses and the NICs' numbers, and what a run adds to them.
@@ -43,6 +86,7 @@ impl Cluster {
             profile,
             host_ranks: 1,
             network: NetworkPlan::default(),
+            reaction: Reaction::default(),
             loss: 0.0,
             seed: 0,
             faults: Vec::new(),

@@ -24,12 +24,13 @@ mod replay;
 mod report;
 mod running;
 mod simulation;
+mod switch;
 mod timeline;
 mod watch;
 mod wire_name;
 mod world;
 
-pub use cluster::{Cluster, NetworkPlan};
+pub use cluster::{Cluster, NetworkPlan, Reaction};
 pub use fault::{Breaks, Ended, Fault, RankEnd, Slow};
 pub use file_error::FileError;
 pub use host::HostCosts;
@@ -43,4 +44,5 @@ pub use replay::{
 pub use report::{Counts, Failure, Measured, Plan, Report};
 pub use ringbell_cuda_kernels::LaunchShape;
 pub use simulation::{memory, run, run_watched};
+pub use switch::{Marks, Pauses, SharedRoom, Switches};
 pub use watch::Watch;

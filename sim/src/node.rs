@@ -77,6 +77,8 @@ impl Node {
         let rdma = RdmaConfig {
             seed: cluster.seed.wrapping_add(rank as u64),
             timeout: Duration::from_micros(cluster.profile.retry_us),
+            congestion: cluster.reaction.congestion_at(cluster.profile.link_gbps),
+            selective: cluster.reaction.selective,
             ..RdmaConfig::default()
         };
         let rdma = RdmaTransport::new(&net, rdma).map_err(|e| made(&e))?;

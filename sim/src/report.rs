@@ -57,6 +57,12 @@ pub struct Counts {
     pub bytes: u64,
     /// Frames that were lost: at switches, on wires that were cut, to ranks that were killed.
     pub lost: u64,
+    /// Frames that switches marked (ECN).
+    pub marked: u64,
+    /// How often a switch paused a link (PFC).
+    pub pauses: u64,
+    /// Most bytes that waited at an output of a switch.
+    pub deepest: u64,
     /// Virtual time at the end.
     pub virtual_ns: u64,
     /// Digest of all events: time, node, kind and length of each.

@@ -15,6 +15,10 @@ use crate::{Breaks, Counts, Failure, Fault, Plan, RankEnd};
 
 /// Virtual time that an operation, or the meeting of the ranks, may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than an acknowledgement waits.
+const SETTLES: Duration = Duration::from_micros(100);
+/// Between two looks at a NIC whose link is paused.
+const WHILE_PAUSED: Duration = Duration::from_micros(100);
 /// How much sooner than the loop's deadline operations end themselves.
 const OPERATION: Duration = Duration::from_secs(50);
 
@@ -112,6 +116,9 @@ impl World {
             packets: fabric.packets,
             bytes: fabric.bytes,
             lost: fabric.lost,
+            marked: fabric.marked,
+            pauses: fabric.pauses,
+            deepest: fabric.deepest,
             virtual_ns: self.now / 1_000,
             hash: self.hash,
         }
@@ -141,8 +148,12 @@ impl World {
         self.fabric.lock().is_dead(rank)
     }
 
-    /// Begins to count the time, and lets faults happen from now on.
+    /// Begins to count the time, and lets faults happen from now on. What the ranks have sent to
+    /// meet has arrived before, acknowledgements that wait for a timer included.
     pub(crate) fn begin(&mut self, faults: &[Fault]) {
+        self.wait(SETTLES.as_nanos() as u64);
+        let deadline = self.now + PATIENCE.as_nanos() as u64 * 1_000;
+        while self.fabric.lock().under_way > 0 && self.turn(deadline) {}
         self.begin = self.now;
         for fault in faults {
             let after = fault.at_ns.saturating_mul(1_000);
@@ -189,7 +200,11 @@ impl World {
         };
         // What is due and has not happened waits for room at the port.
         let earliest = match timer.0 <= now {
-            true => self.fabric.lock().room_at(node).div_ceil(1_000),
+            true => match self.fabric.lock().room_at(node) {
+                Some(at) => at.div_ceil(1_000),
+                // That its link goes on is an event. Other timers are late by so much.
+                None => now + WHILE_PAUSED.as_nanos() as u64,
+            },
             false => 0,
         };
         let at = timer.0.max(now + 1).max(earliest).saturating_mul(1_000);
@@ -228,6 +243,15 @@ impl World {
                 self.note([node as u64, 3, frame.bytes.len() as u64]);
                 self.fabric.lock().received(node, frame);
                 self.step(node);
+            }
+            What::Free(link) => self.fabric.lock().free(event.at, link),
+            What::Fetched(frame) => self.fabric.lock().fetched(event.at, node, frame),
+            What::Paused(link, is_paused) => {
+                self.note([link.index() as u64, 9, u64::from(is_paused)]);
+                let goes_on = self.fabric.lock().paused(event.at, link, is_paused);
+                if let Some(rank) = goes_on {
+                    self.step(rank);
+                }
             }
             What::Breaks(what) => {
                 let (kind, number) = match what {

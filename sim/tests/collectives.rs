@@ -73,7 +73,7 @@ fn a_full_output_drops_frames_and_the_data_is_right() {
     };
     let roomy = run(&incast).expect("it ends");
     assert_eq!((roomy.counts.lost, roomy.sizes[0].wrong), (0, 0));
-    incast.cluster.profile.switch_queue = 64 << 10;
+    incast.cluster.profile.switches.output_bytes = 64 << 10;
     let tight = run(&incast).expect("it ends");
     assert!(tight.counts.lost > 0, "{tight:?}");
     assert_eq!((&tight.ended, tight.sizes[0].wrong), (&None, 0));

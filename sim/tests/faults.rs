@@ -139,7 +139,7 @@ fn wires_have_names_and_what_is_not_there_cannot_break() {
                              {"ends": ["x-y:1", "z:1"]}, {"ends": ["x-y:2", "z:2"]}]}"#;
     let network = NetworkPlan {
         topology: Some(ringbell_routes::file::parse("two", text).expect("a network")),
-        hash_seed: 0,
+        ..NetworkPlan::default()
     };
     for (name, wire) in [("a-x-y", 0), ("x-y-a", 0), ("z:0", 1), ("x-y:2", 3)] {
         assert_eq!(network.wire_named(2, name), Ok(wire), "{name}");

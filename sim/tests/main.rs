@@ -12,5 +12,6 @@ mod goal;
 mod grammar;
 mod hosts;
 mod kernels;
+mod switches;
 mod timelines;
 mod topologies;

@@ -12,7 +12,7 @@ fn plan(kind: CollectiveKind, topology: Topology, bytes: u64) -> Plan {
     let cluster = Cluster {
         network: NetworkPlan {
             topology: Some(topology),
-            hash_seed: 0,
+            ..NetworkPlan::default()
         },
         ..Cluster::new(ranks, profile)
     };

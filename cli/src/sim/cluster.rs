@@ -1,12 +1,26 @@
 //! The cluster of a simulation on the command line: the same arguments for all that runs on one.
 
 use anyhow::Result;
-use ringbell_sim::{Cluster, NetworkPlan, Profile};
+use ringbell::nic::Congestion;
+use ringbell_sim::{Cluster, NetworkPlan, Profile, Reaction};
 
 use super::fault::FaultArgs;
 use super::profile::profile;
 use super::refused::problem;
 use crate::routes;
+
+/// What a NIC sends again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Repeat {
+    Selective,
+    GoBackN,
+}
+
+impl Repeat {
+    pub(super) fn is_selective(self) -> bool {
+        self == Repeat::Selective
+    }
+}
 
 /// The cluster, but for its ranks.
 #[derive(clap::Args)]
@@ -22,6 +36,16 @@ pub(super) struct ClusterArgs {
     /// Seed of the hash by which switches choose among ways of one length
     #[arg(long, default_value_t = 0, value_name = "N", requires = "topology")]
     hash_seed: u64,
+    /// Switches choose among ways of one length anew for each frame, and not for each flow
+    #[arg(long, requires = "topology", conflicts_with = "hash_seed")]
+    spray: bool,
+    /// What NICs do about losses and marks: window (halve it), dcqcn (rates by marks) or fixed
+    /// (nothing)
+    #[arg(long, default_value_t, value_name = "NAME")]
+    congestion: Congestion,
+    /// What NICs send again: selective (what was lost) or go-back-n (all from there on)
+    #[arg(long, default_value = "selective", value_name = "NAME")]
+    repeat: Repeat,
     /// Share of the frames that each switch loses, as 0.01
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     loss: f64,
@@ -43,12 +67,17 @@ impl ClusterArgs {
         let network = NetworkPlan {
             topology: named.transpose()?,
             hash_seed: self.hash_seed,
+            spray: self.spray,
         };
         let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
         let ranks = ranks.unwrap_or(hosts);
         Ok(Cluster {
             faults: self.faults.faults(&network, ranks).map_err(problem)?,
             network,
+            reaction: Reaction {
+                congestion: self.congestion,
+                selective: self.repeat.is_selective(),
+            },
             loss: self.loss,
             seed: self.seed,
             slow: self.faults.slow.clone(),

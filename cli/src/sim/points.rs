@@ -166,7 +166,9 @@ impl Table {
         let labels = self.varied.iter().filter(|v| Some(v.0) != but);
         let texts: Vec<_> = labels
             .map(|&(i, _)| match LABELS[i] {
-                "collective" | "network" | "profile" | "algorithm" => point.labels[i].clone(),
+                "collective" | "network" | "profile" | "algorithm" | "congestion" | "repeat" => {
+                    point.labels[i].clone()
+                }
                 name => format!("{name} {}", point.labels[i]),
             })
             .collect();
@@ -183,6 +185,9 @@ fn row_of_json((point, outcome): (&Point, &Outcome)) -> Value {
         "profile": cluster.profile.name,
         "ranks": cluster.ranks,
         "algorithm": point.labels[4],
+        "spray": cluster.network.spray,
+        "congestion": point.labels[6],
+        "repeat": point.labels[7],
         "loss": cluster.loss,
         "seed": cluster.seed,
         "size_bytes": plan.sizes[0],
@@ -199,6 +204,8 @@ fn row_of_json((point, outcome): (&Point, &Outcome)) -> Value {
             "frames": report.counts.packets,
             "frame_bytes": report.counts.bytes,
             "lost": report.counts.lost,
+            "marked": report.counts.marked,
+            "pauses": report.counts.pauses,
             "hash": format!("{:016x}", report.counts.hash),
         }),
     };

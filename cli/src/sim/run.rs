@@ -171,12 +171,13 @@ fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
     };
     let _ = writeln!(
         out,
-        "# seed {} {end} after {:.3} us; {} events, {} frames, {} lost; hash {:016x}",
+        "# seed {} {end} after {:.3} us; {} events, {} frames, {} lost{}; hash {:016x}",
         plan.cluster.seed,
         us(report.time_ns),
         counts.events,
         counts.packets,
         counts.lost,
+        words::switches(counts),
         counts.hash
     );
     out

@@ -1,13 +1,17 @@
 //! Plans of many points: a TOML file with a list for each argument.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
+use ringbell::nic::Congestion;
 use ringbell_sim::{Cluster, FileError, NetworkPlan, Plan};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::cluster::Repeat;
 use super::kinds::{kind, name};
 use super::profile::profile;
 use crate::perf::algo;
@@ -17,17 +21,21 @@ use crate::{routes, Exit, Problem};
 /// Most points of a plan.
 const MOST: usize = 10_000;
 /// What a point is told by, beside its size.
-pub(super) const LABELS: [&str; 7] = [
+pub(super) const LABELS: [&str; 10] = [
     "collective",
     "network",
     "profile",
     "ranks",
     "algorithm",
+    "spray",
+    "congestion",
+    "repeat",
     "loss",
     "seed",
 ];
 
 /// One simulation of one size.
+#[derive(Clone)]
 pub(super) struct Point {
     pub(super) plan: Plan,
     /// As [`LABELS`].
@@ -50,6 +58,13 @@ struct File {
     host_ranks: u32,
     #[serde(default = "auto")]
     algorithms: Vec<Spanned<String>>,
+    /// Whether switches choose anew for each frame.
+    #[serde(default = "no")]
+    spray: Vec<bool>,
+    #[serde(default = "window")]
+    congestions: Vec<Spanned<String>>,
+    #[serde(default = "selective")]
+    repeats: Vec<Spanned<String>>,
     #[serde(default = "lossless")]
     loss: Vec<f64>,
     #[serde(default = "zero")]
@@ -58,6 +73,18 @@ struct File {
 
 fn ideal() -> Vec<Spanned<String>> {
     vec![Spanned::new(0..0, "ideal".into())]
+}
+
+fn no() -> Vec<bool> {
+    vec![false]
+}
+
+fn window() -> Vec<Spanned<String>> {
+    vec![Spanned::new(0..0, Congestion::Window.to_string())]
+}
+
+fn selective() -> Vec<Spanned<String>> {
+    vec![Spanned::new(0..0, "selective".into())]
 }
 
 fn one() -> u32 {
@@ -121,6 +148,7 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
         Ok(NetworkPlan {
             topology: Some(topology),
             hash_seed: 0,
+            spray: false,
         })
     };
     let networks = match &file.topologies {
@@ -129,6 +157,13 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
     };
     let profiles = all(source, &file.profiles, profile)?;
     let algos = all(source, &file.algorithms, algo)?;
+    let congestion = |text: &str| text.parse::<Congestion>().map_err(|e| e.to_string());
+    let congestions = all(source, &file.congestions, congestion)?;
+    let repeat = |text: &str| {
+        let unknown = |_| format!("`{text}` is not; write selective or go-back-n");
+        Repeat::from_str(text, false).map_err(unknown)
+    };
+    let repeats = all(source, &file.repeats, repeat)?;
 
     let lengths = [
         kinds.len(),
@@ -136,6 +171,9 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
         profiles.len(),
         file.ranks.as_ref().map_or(1, Vec::len),
         algos.len(),
+        file.spray.len(),
+        congestions.len(),
+        repeats.len(),
         file.loss.len(),
         file.seeds.len(),
         sizes.len(),
@@ -145,58 +183,85 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
         let what = format!("the lists make {count} points, expected 1 to {MOST}");
         return Err(FileError::at(name_of_file, text, 0, what));
     }
-    let mut plans = Vec::new();
-    for (_, kind) in &kinds {
-        for (net, network) in &networks {
-            let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
-            for (_, profile) in &profiles {
-                for &ranks in file.ranks.as_deref().unwrap_or(&[hosts]) {
-                    let cluster = Cluster {
-                        network: network.clone(),
-                        host_ranks: file.host_ranks,
-                        ..Cluster::new(ranks, profile.clone())
-                    };
-                    plans.push((net, Plan::new(*kind, cluster, 0)));
-                }
-            }
-        }
-    }
-    let mut points = Vec::new();
-    for (net, plan) in &plans {
-        for (name_of_algo, algo) in &algos {
-            for &loss in &file.loss {
-                for &seed in &file.seeds {
-                    for (_, size) in &sizes {
-                        let plan = Plan {
-                            sizes: vec![*size],
-                            algo: *algo,
-                            cluster: Cluster {
-                                loss,
-                                seed,
-                                ..plan.cluster.clone()
-                            },
-                            ..plan.clone()
-                        };
-                        points.push(Point {
-                            labels: labels(&plan, net, name_of_algo),
-                            plan,
-                        });
-                    }
-                }
-            }
-        }
-    }
+    let first = Plan::new(kinds[0].1, Cluster::new(2, profiles[0].1.clone()), 0);
+    let points = vec![Point::of(first)];
+    let points = with_each(points, &kinds, |point, (_, kind)| {
+        point.plan.kind = *kind;
+        point.label("collective", name(*kind));
+    });
+    let points = with_each(points, &networks, |point, (name, network)| {
+        let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
+        let cluster = &mut point.plan.cluster;
+        (cluster.ranks, cluster.host_ranks) = (hosts, file.host_ranks);
+        cluster.network = network.clone();
+        point.label("network", name);
+        point.label("ranks", hosts);
+    });
+    let points = with_each(points, &profiles, |point, (_, profile)| {
+        point.plan.cluster.profile = profile.clone();
+        point.label("profile", &profile.name);
+    });
+    let points = match &file.ranks {
+        None => points,
+        Some(ranks) => with_each(points, ranks, |point, ranks| {
+            point.plan.cluster.ranks = *ranks;
+            point.label("ranks", ranks);
+        }),
+    };
+    let points = with_each(points, &algos, |point, (name, algo)| {
+        point.plan.algo = *algo;
+        point.label("algorithm", name);
+    });
+    let points = with_each(points, &file.spray, |point, spray| {
+        point.plan.cluster.network.spray = *spray;
+        point.label("spray", spray);
+    });
+    let points = with_each(points, &congestions, |point, (name, congestion)| {
+        point.plan.cluster.reaction.congestion = *congestion;
+        point.label("congestion", name);
+    });
+    let points = with_each(points, &repeats, |point, (name, repeat)| {
+        point.plan.cluster.reaction.selective = repeat.is_selective();
+        point.label("repeat", name);
+    });
+    let points = with_each(points, &file.loss, |point, loss| {
+        point.plan.cluster.loss = *loss;
+        point.label("loss", loss);
+    });
+    let points = with_each(points, &file.seeds, |point, seed| {
+        point.plan.cluster.seed = *seed;
+        point.label("seed", seed);
+    });
+    let points = with_each(points, &sizes, |point, (_, size)| {
+        point.plan.sizes = vec![*size]
+    });
     Ok(points)
 }
 
-fn labels(plan: &Plan, network: &str, algo: &str) -> [String; LABELS.len()] {
-    [
-        name(plan.kind).into(),
-        network.into(),
-        plan.cluster.profile.name.clone(),
-        plan.cluster.ranks.to_string(),
-        algo.into(),
-        plan.cluster.loss.to_string(),
-        plan.cluster.seed.to_string(),
-    ]
+/// Each point once for each value.
+fn with_each<T>(points: Vec<Point>, values: &[T], set: impl Fn(&mut Point, &T)) -> Vec<Point> {
+    let mut all = Vec::new();
+    for point in points {
+        for value in values {
+            let mut point = point.clone();
+            set(&mut point, value);
+            all.push(point);
+        }
+    }
+    all
+}
+
+impl Point {
+    fn of(plan: Plan) -> Point {
+        let labels = Default::default();
+        Point { plan, labels }
+    }
+
+    /// Sets one of the labels.
+    fn label(&mut self, name: &str, text: impl Display) {
+        let place = LABELS.iter().position(|l| *l == name);
+        if let Some(label) = place.and_then(|p| self.labels.get_mut(p)) {
+            *label = text.to_string();
+        }
+    }
 }

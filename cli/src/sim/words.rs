@@ -9,10 +9,12 @@ use super::fault;
 pub(super) fn head(what: &str, cluster: &Cluster) -> String {
     let p = &cluster.profile;
     let head = format!(
-        "# ringbell sim {what}, {} ranks, seed {}, loss {}\n# network {}\n# profile {}: {} Gb/s, {} ns a link; {}\n",
+        "# ringbell sim {what}, {} ranks, seed {}, loss {}, congestion {}, repeat {}\n# network {}\n# profile {}: {} Gb/s, {} ns a link; {}\n",
         cluster.ranks,
         cluster.seed,
         cluster.loss,
+        cluster.reaction.congestion,
+        repeat(cluster),
         network(&cluster.network),
         p.name,
         p.link_gbps,
@@ -22,18 +24,29 @@ pub(super) fn head(what: &str, cluster: &Cluster) -> String {
     head + &fault::text_of_faults(cluster)
 }
 
+/// What NICs send again, as `--repeat` names it.
+fn repeat(cluster: &Cluster) -> &'static str {
+    match cluster.reaction.selective {
+        true => "selective",
+        false => "go-back-n",
+    }
+}
+
 /// The network in words.
 fn network(network: &NetworkPlan) -> String {
     let Some(topology) = &network.topology else {
         return "of one switch".into();
     };
     let (nodes, hosts) = (topology.nodes().len(), topology.ends().count());
+    let choice = match network.spray {
+        true => "frames sprayed".into(),
+        false => format!("hash seed {}", network.hash_seed),
+    };
     format!(
-        "{}: {hosts} hosts, {} switches, {} wires; hash seed {}",
+        "{}: {hosts} hosts, {} switches, {} wires; {choice}",
         topology.name(),
         nodes - hosts,
         topology.wires().len(),
-        network.hash_seed
     )
 }
 
@@ -47,10 +60,22 @@ pub(super) fn foot(counts: &Counts, wall_s: f64) -> String {
         hash,
         ..
     } = counts;
+    let marked = switches(counts);
     format!(
-        "# {events} events, {packets} frames, {lost} lost; {virtual_s:.6} virtual s in {wall_s:.3} s, {:.4} a second; hash {hash:016x}\n",
+        "# {events} events, {packets} frames, {lost} lost{marked}; {virtual_s:.6} virtual s in {wall_s:.3} s, {:.4} a second; hash {hash:016x}\n",
         virtual_s / wall_s.max(1e-9),
     )
+}
+
+/// What switches did besides losing frames, if they did.
+pub(super) fn switches(counts: &Counts) -> String {
+    match (counts.marked, counts.pauses) {
+        (0, 0) => String::new(),
+        (marked, pauses) => format!(
+            ", {marked} marked, {pauses} pauses, longest queue {} bytes",
+            counts.deepest
+        ),
+    }
 }
 
 /// The object of a report: the cluster, and what is the report's own.
@@ -59,6 +84,9 @@ pub(super) fn json(cluster: &Cluster, own: Value) -> Value {
         "ranks": cluster.ranks,
         "topology": cluster.network.topology.as_ref().map(|t| t.name()),
         "hash_seed": cluster.network.hash_seed,
+        "spray": cluster.network.spray,
+        "congestion": cluster.reaction.congestion.to_string(),
+        "repeat": repeat(cluster),
         "profile": cluster.profile.name,
         "loss": cluster.loss,
         "seed": cluster.seed,
@@ -75,6 +103,9 @@ pub(super) fn json_of_counts(own: Value, counts: &Counts, wall_s: f64) -> Value 
         "frames": counts.packets,
         "frame_bytes": counts.bytes,
         "lost": counts.lost,
+        "marked": counts.marked,
+        "pauses": counts.pauses,
+        "deepest_queue_bytes": counts.deepest,
         "virtual_ns": counts.virtual_ns,
         "wall_s": wall_s,
         "hash": format!("{:016x}", counts.hash),

@@ -235,13 +235,19 @@ impl Cable {
 /// Marks a packet whose transport knows ECN. `false`: it does not, or was marked before.
 fn mark(to: &mut Destination, packet: &mut [u8]) -> bool {
     match to {
-        Destination::Link(_) => packet.get_mut(ETHERNET_HEADER..).is_some_and(mark_ipv4),
+        Destination::Link(_) => mark_frame(packet),
         Destination::Socket { ecn, .. } => {
             let may = matches!(*ecn, 1 | 2);
             *ecn |= if may { MARKED } else { 0 };
             may
         }
     }
+}
+
+/// Marks the IPv4 packet of an Ethernet frame, if its transport knows ECN (RFC 3168 §5), as a
+/// switch does it; its checksum follows. `false`: it does not, or was marked before.
+pub fn mark_frame(frame: &mut [u8]) -> bool {
+    frame.get_mut(ETHERNET_HEADER..).is_some_and(mark_ipv4)
 }
 
 /// Marks an IPv4 packet, as [`mark`] does.

@@ -2,19 +2,24 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 use super::flow::Frame;
-use super::graph::LinkId;
+use super::link::LinkId;
 use crate::fault::Breaks;
 
 /// What happens to a node.
 #[derive(Debug)]
 pub(crate) enum What {
     /// A whole frame is at the end of a link.
-    Crossed(LinkId, Arc<Frame>),
+    Crossed(LinkId, Box<Frame>),
+    /// A link is free for the next frame that waits.
+    Free(LinkId),
+    /// A NIC has fetched a frame that it sends.
+    Fetched(Box<Frame>),
     /// A NIC has taken a frame.
-    Received(Arc<Frame>),
+    Received(Box<Frame>),
+    /// The switch at the end of a link pauses it, or lets it go on.
+    Paused(LinkId, bool),
     /// A timer is due.
     Due,
     /// A kernel begins, or time may let its threads go on.

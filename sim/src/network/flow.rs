@@ -24,6 +24,14 @@ impl Frame {
             bytes,
         }
     }
+
+    /// The same as a flow of its own, so that switches spread it.
+    pub(super) fn sprayed(self, number: u64) -> Frame {
+        Frame {
+            flow: mix(number),
+            ..self
+        }
+    }
 }
 
 /// A number of the flow: IPv4 addresses, the protocol, and the ports of UDP and TCP. Frames without

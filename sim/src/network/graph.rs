@@ -7,50 +7,9 @@ use std::collections::BTreeMap;
 
 use ringbell_routes::topology::{Role, Topology};
 
-use crate::profile::LINE_BYTES;
+use super::link::{Link, LinkId};
 use crate::timeline::LinkTrack;
 use crate::{Failure, Profile};
-
-/// One direction of a wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LinkId(u32);
-
-impl LinkId {
-    #[inline]
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// The other direction of the wire.
-    #[inline]
-    fn back(self) -> LinkId {
-        LinkId(self.0 ^ 1)
-    }
-}
-
-/// A link, and what waits for it.
-#[derive(Debug)]
-pub(super) struct Link {
-    /// The node at its end.
-    pub(super) to: usize,
-    gbps: f64,
-    pub(super) delay_ps: u64,
-    /// When the last frame that waits for it has left.
-    pub(super) free: u64,
-    pub(super) is_cut: bool,
-}
-
-impl Link {
-    /// Time that a frame occupies the link, in picoseconds.
-    pub(super) fn frame_ps(&self, frame: usize) -> u64 {
-        ((frame + LINE_BYTES) as f64 * 8_000.0 / self.gbps).round() as u64
-    }
-
-    /// Bytes that wait for it.
-    pub(super) fn waiting(&self, at: u64) -> u64 {
-        (self.free.saturating_sub(at) as f64 * self.gbps / 8_000.0) as u64
-    }
-}
 
 /// The network.
 #[derive(Debug)]
@@ -142,14 +101,8 @@ impl Graph {
     fn join(&mut self, ends: [usize; 2], gbps: f64, delay_ns: f64) {
         let delay_ps = (delay_ns * 1e3).round() as u64;
         for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
-            self.leaving[from].push(LinkId(self.links.len() as u32));
-            self.links.push(Link {
-                to,
-                gbps,
-                delay_ps,
-                free: 0,
-                is_cut: false,
-            });
+            self.leaving[from].push(LinkId::of(self.links.len()));
+            self.links.push(Link::new(to, gbps, delay_ps));
         }
     }
 
@@ -186,6 +139,11 @@ impl Graph {
         hops
     }
 
+    /// How many nodes there are.
+    pub(super) fn nodes(&self) -> usize {
+        self.names.len()
+    }
+
     /// The nodes and the rate of each wire.
     pub(super) fn wires(&self) -> Vec<([usize; 2], f64)> {
         let wires = self.links.chunks_exact(2);
@@ -213,8 +171,8 @@ impl Graph {
     /// Links by name; of several between two nodes, all but the first are numbered.
     pub(super) fn tracks(&self) -> Vec<LinkTrack> {
         let mut seen: BTreeMap<[usize; 2], usize> = BTreeMap::new();
-        let track = |id: u32| {
-            let ends = [LinkId(id).back(), LinkId(id)].map(|l| self.link(l).to);
+        let track = |id: usize| {
+            let ends = [LinkId::of(id).back(), LinkId::of(id)].map(|l| self.link(l).to);
             let [from, to] = ends.map(|node| self.names[node].as_str());
             let number = seen.entry(ends).or_default();
             *number += 1;
@@ -225,7 +183,7 @@ impl Graph {
             let is_output = ends[0] >= self.hops.len();
             LinkTrack { name, is_output }
         };
-        (0..self.links.len() as u32).map(track).collect()
+        (0..self.links.len()).map(track).collect()
     }
 
     /// The link that leaves a rank.

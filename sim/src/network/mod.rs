@@ -8,6 +8,7 @@ mod event;
 mod fabric;
 mod flow;
 mod graph;
+mod link;
 mod port;
 
 pub(crate) use self::address::{ip, mac};

@@ -1,7 +1,5 @@
 //! A NIC's port to the modelled network.
 
-use std::sync::Arc;
-
 use ringbell_nic_core::port::{Arrived, Capabilities, Checksums, Port, PortCounters};
 use ringbell_nic_core::types::NicTime;
 use ringbell_nic_core::wire::{MacAddr, ETHERNET_HEADER};
@@ -17,7 +15,7 @@ pub(crate) struct SwitchPort {
     fabric: Shared,
     capabilities: Capabilities,
     room: Vec<u8>,
-    arrived: Option<Arc<Frame>>,
+    arrived: Option<Box<Frame>>,
     /// A frame found no room; when there is some.
     full_until: Option<NicTime>,
     counters: PortCounters,
@@ -67,7 +65,8 @@ impl Port for SwitchPort {
         if fabric.is_over {
             return None;
         }
-        let room_at = fabric.room_at(self.rank).div_ceil(1_000);
+        // While its link is paused there is no time to wait for: the link's going on is an event.
+        let room_at = fabric.room_at(self.rank)?.div_ceil(1_000);
         self.full_until = (room_at > now.0).then_some(NicTime(room_at));
         if self.full_until.is_some() {
             return None;

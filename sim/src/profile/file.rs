@@ -9,7 +9,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::Profile;
-use crate::{FileError, HostCosts};
+use crate::{FileError, HostCosts, Marks, Pauses, SharedRoom, Switches};
 
 impl FileError {
     /// An error of TOML's parser.
@@ -46,6 +46,13 @@ struct Link {
 #[serde(deny_unknown_fields)]
 struct Switch {
     output_bytes: Spanned<u64>,
+    shared_bytes: Option<Spanned<u64>>,
+    shared_alpha: Option<Spanned<f64>>,
+    mark_min_bytes: Option<Spanned<u64>>,
+    mark_max_bytes: Option<Spanned<u64>>,
+    mark_share: Option<Spanned<f64>>,
+    pause_bytes: Option<Spanned<u64>>,
+    resume_bytes: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -89,9 +96,68 @@ impl Text<'_> {
         Err(FileError::at(self.name, self.text, start, what))
     }
 
+    /// A key without another one that it needs.
+    fn alone<T>(&self, value: &Spanned<T>, key: &str, needs: &str) -> FileError {
+        let what = format!("{key} stands without {needs}");
+        FileError::at(self.name, self.text, value.span().start, what)
+    }
+
     /// A cost, which is zero where the file has none.
     fn cost(&self, key: &str, value: Option<&Spanned<u64>>) -> Result<u64, FileError> {
         value.map_or(Ok(0), |v| self.within(key, v, 0..=SECOND))
+    }
+}
+
+impl Switch {
+    /// What switches do, where a whole frame has at least so many bytes.
+    fn read(&self, at: &Text<'_>, frame: usize) -> Result<Switches, FileError> {
+        // At least one frame fits, or nothing arrives.
+        let room = frame as u64..=1 << 40;
+        let shared = self.shared_bytes.as_ref().map(|bytes| {
+            let alpha = self.shared_alpha.as_ref();
+            let alpha = alpha.map(|a| at.within("shared_alpha", a, 0.001..=1_000.0));
+            Ok(SharedRoom {
+                bytes: at.within("shared_bytes", bytes, room.clone())?,
+                alpha: alpha.unwrap_or(Ok(1.0))?,
+            })
+        });
+        if let (None, Some(alpha)) = (&shared, &self.shared_alpha) {
+            return Err(at.alone(alpha, "shared_alpha", "shared_bytes"));
+        }
+        let marks = match (&self.mark_min_bytes, &self.mark_max_bytes, &self.mark_share) {
+            (Some(min), Some(max), share) => Some(Marks {
+                min_bytes: at.within("mark_min_bytes", min, 0..=1 << 40)?,
+                max_bytes: at.within("mark_max_bytes", max, *min.get_ref()..=1 << 40)?,
+                share: share
+                    .as_ref()
+                    .map_or(Ok(1.0), |s| at.within("mark_share", s, 0.0..=1.0))?,
+            }),
+            (None, None, None) => None,
+            (Some(min), None, _) => {
+                return Err(at.alone(min, "mark_min_bytes", "mark_max_bytes"));
+            }
+            (None, Some(max), _) => {
+                return Err(at.alone(max, "mark_max_bytes", "mark_min_bytes"));
+            }
+            (None, None, Some(share)) => {
+                return Err(at.alone(share, "mark_share", "mark_min_bytes"));
+            }
+        };
+        let pauses = match (&self.pause_bytes, &self.resume_bytes) {
+            (Some(pause), Some(resume)) => Some(Pauses {
+                pause_bytes: at.within("pause_bytes", pause, 0..=1 << 40)?,
+                resume_bytes: at.within("resume_bytes", resume, 0..=*pause.get_ref())?,
+            }),
+            (None, None) => None,
+            (Some(pause), None) => return Err(at.alone(pause, "pause_bytes", "resume_bytes")),
+            (None, Some(resume)) => return Err(at.alone(resume, "resume_bytes", "pause_bytes")),
+        };
+        Ok(Switches {
+            output_bytes: at.within("output_bytes", &self.output_bytes, room)?,
+            shared: shared.transpose()?,
+            marks,
+            pauses,
+        })
     }
 }
 
@@ -120,13 +186,11 @@ impl Profile {
         };
         let retry_us = file.nic.retry_us.as_ref();
         let retry_us = retry_us.map(|v| at.within("retry_us", v, 100..=1_000_000));
-        // At least one frame fits, or nothing arrives.
-        let room = (ETHERNET_HEADER + mtu) as u64..=1 << 40;
         Ok(Profile {
             name: name.into(),
             link_gbps: at.within("rate_gbps", rate_gbps, 0.001..=100_000.0)?,
             link_delay_ns: at.within("delay_ns", delay_ns, 0..=SECOND)?,
-            switch_queue: at.within("output_bytes", &file.switch.output_bytes, room)?,
+            switches: file.switch.read(&at, ETHERNET_HEADER + mtu)?,
             mtu,
             retry_us: retry_us.unwrap_or(Ok(RETRY_US))?,
             host,
@@ -190,6 +254,31 @@ mod tests {
                 "",
                 "a.toml:6:1: missing field `delay_ns`",
             ),
+            (
+                "[nic]",
+                "resume_bytes = 9\npause_bytes = 8\n[nic]",
+                "a.toml:16:16: resume_bytes is 9, expected 0 to 8",
+            ),
+            (
+                "[nic]",
+                "pause_bytes = 8\n[nic]",
+                "a.toml:16:15: pause_bytes stands without resume_bytes",
+            ),
+            (
+                "[nic]",
+                "mark_share = 0.5\n[nic]",
+                "a.toml:16:14: mark_share stands without mark_min_bytes",
+            ),
+            (
+                "[nic]",
+                "mark_min_bytes = 9\nmark_max_bytes = 8\n[nic]",
+                "a.toml:17:18: mark_max_bytes is 8, expected 9 to 1099511627776",
+            ),
+            (
+                "[nic]",
+                "shared_alpha = 2\n[nic]",
+                "a.toml:16:16: shared_alpha stands without shared_bytes",
+            ),
             ("[nic]", "[nic", "a.toml:16:5: "),
             (
                 "[nic]",
@@ -210,14 +299,30 @@ mod tests {
     #[test]
     fn a_file_has_the_numbers_of_its_keys() {
         let text = "source = 'a'\n[link]\nrate_gbps = 2.5\ndelay_ns = 7\n[switch]\n\
-                    output_bytes = 90000\n[nic]\nmtu_bytes = 1500\nretry_us = 800\nframe_ns = 1\nbyte_ps = 2\n\
+                    output_bytes = 90000\nshared_bytes = 91000\nshared_alpha = 0.5\nmark_min_bytes = 5\n\
+                    mark_max_bytes = 6\nmark_share = 0.25\npause_bytes = 8\nresume_bytes = 7\n[nic]\nmtu_bytes = 1500\nretry_us = 800\nframe_ns = 1\nbyte_ps = 2\n\
                     send_delay_ns = 3\nreceive_delay_ns = 4\n[host]\ndoorbell_ns = 5\n\
                     completion_ns = 6\n";
         let profile = Profile {
             name: "b.toml".into(),
             link_gbps: 2.5,
             link_delay_ns: 7,
-            switch_queue: 90_000,
+            switches: Switches {
+                output_bytes: 90_000,
+                shared: Some(SharedRoom {
+                    bytes: 91_000,
+                    alpha: 0.5,
+                }),
+                marks: Some(Marks {
+                    min_bytes: 5,
+                    max_bytes: 6,
+                    share: 0.25,
+                }),
+                pauses: Some(Pauses {
+                    pause_bytes: 8,
+                    resume_bytes: 7,
+                }),
+            },
             mtu: 1_500,
             retry_us: 800,
             host: HostCosts {

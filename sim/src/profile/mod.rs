@@ -2,7 +2,7 @@
 
 mod file;
 
-use crate::HostCosts;
+use crate::{HostCosts, Switches};
 
 /// What a link and a host cost.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,8 +13,8 @@ pub struct Profile {
     pub link_gbps: f64,
     /// Delay of one link, in nanoseconds.
     pub link_delay_ns: u64,
-    /// Bytes that wait at an output of a switch before it drops what comes.
-    pub switch_queue: u64,
+    /// What switches do with frames that wait.
+    pub switches: Switches,
     /// Largest IP packet.
     pub mtu: usize,
     /// After which time a NIC first sends again what was not acknowledged, in microseconds.
