@@ -2,6 +2,7 @@
 
 mod cluster;
 mod fault;
+mod figures;
 mod kinds;
 mod points;
 mod profile;
@@ -62,6 +63,8 @@ enum Instead {
     Run(run::Args),
     /// Run the sends, receives and calculations of a trace in GOAL (LogGOPSim, ATLAHS)
     Trace(trace::Args),
+    /// Simulate figures of papers, with the papers' numbers beside ours
+    Figures(figures::Args),
 }
 
 /// Arguments of `ringbell sim`.
@@ -115,6 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     match &args.instead {
         Some(Instead::Run(args)) => return run::run(args),
         Some(Instead::Trace(args)) => return trace::run(args),
+        Some(Instead::Figures(args)) => return figures::run(args),
         None => {}
     }
     if let Some(plan) = &args.plan {

@@ -480,3 +480,23 @@ fn reports_say_what_switches_and_nics_did() {
     );
     assert!(text.contains(" marked, "), "{text}");
 }
+
+#[test]
+fn figures_are_listed_and_unknown_ones_are_refused_with_the_list() {
+    let out = sim(&["figures"]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let list = String::from_utf8_lossy(&out.stdout).into_owned();
+    for named in ["fpganic-8 ", "fpganic-3 ", "# not simulated, and why"] {
+        assert!(list.contains(named), "{named}: {list}");
+    }
+    for (args, named) in [
+        (&["figures", "fpganic-80"][..], "fpganic-8"),
+        (&["figures", "fpganic-3"], "reads of registers over PCIe"),
+        (&["figures", "--json"], "<NAME>"),
+    ] {
+        let out = sim(args);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(named), "{args:?}: {said}");
+    }
+}

@@ -26,7 +26,10 @@ pub struct Profile {
 }
 
 /// Built-in profiles, which a test reads: names and files.
-const BUILT_IN: [(&str, &str); 1] = [("ideal", include_str!("../../profiles/ideal.toml"))];
+const BUILT_IN: [(&str, &str); 2] = [
+    ("ideal", include_str!("../../profiles/ideal.toml")),
+    ("fpganic", include_str!("../../profiles/fpganic.toml")),
+];
 
 impl Profile {
     /// Names of those that are built in.

@@ -1,0 +1,144 @@
+//! Points of a figure, simulated.
+
+use anyhow::Result;
+use ringbell_sim::{Cluster, Plan, Profile};
+
+use super::papers::{Figure, Point, Work};
+use crate::report::Axis;
+use crate::sim::fault;
+use crate::sim::refused::{has_memory_of, problem};
+use crate::{Exit, Problem};
+
+/// By how much ours may differ before the report says why.
+pub(super) const WIDE: f64 = 0.15;
+
+/// What was measured at a point.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) point: Point,
+    pub(super) time_ns: u64,
+    /// In the unit of the figure's work.
+    pub(super) value: f64,
+    /// Elements or messages that arrived wrong.
+    pub(super) wrong: u64,
+}
+
+impl Measured {
+    /// Ours by the paper's.
+    pub(super) fn ratio(&self) -> Option<f64> {
+        self.point.paper.map(|paper| self.value / paper)
+    }
+
+    /// Whether it differs by more than [`WIDE`].
+    pub(super) fn is_wide(&self) -> bool {
+        self.ratio().is_some_and(|r| (r - 1.0).abs() > WIDE)
+    }
+}
+
+impl Work {
+    /// What is measured, with its unit.
+    pub(super) fn quantity(self) -> &'static str {
+        match self {
+            Work::Collective(..) => "bus bandwidth, GB/s",
+        }
+    }
+
+    /// Upwards in a picture.
+    pub(super) fn axis(self) -> Axis {
+        match self {
+            Work::Collective(..) => Axis::BusBandwidth,
+        }
+    }
+}
+
+/// The profile of a figure's cluster.
+///
+/// # Errors
+/// It is not built in.
+pub(super) fn profile(figure: &Figure) -> Result<Profile> {
+    let profile = Profile::by_name(figure.profile);
+    profile.ok_or_else(|| {
+        let what = format!("{} is no built-in profile", figure.profile);
+        Problem::new(Exit::Failed, what, "report it: a figure names it").into()
+    })
+}
+
+/// Simulates a point.
+///
+/// # Errors
+/// It needs more memory than is free, or did not end well.
+pub(super) fn measure(work: Work, point: Point, profile: &Profile) -> Result<Measured> {
+    let cluster = Cluster::new(point.ranks, profile.clone());
+    match work {
+        Work::Collective(kind, algo) => {
+            let plan = Plan {
+                algo,
+                ..Plan::new(kind, cluster, point.bytes)
+            };
+            has_memory_of(&plan)?;
+            let report = ringbell_sim::run(&plan).map_err(problem)?;
+            match (&report.ended, report.sizes.first()) {
+                (None, Some(size)) => Ok(Measured {
+                    point,
+                    time_ns: size.time_ns,
+                    value: size.busbw_gbs,
+                    wrong: size.wrong,
+                }),
+                (Some(ended), _) => Err(fault::problem(ended).into()),
+                (None, None) => Err(Problem::new(
+                    Exit::Failed,
+                    "a point of the figure has no size",
+                    "report it: its figure is wrong",
+                )
+                .into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::papers::FIGURES;
+    use super::*;
+
+    /// A 256th of a size, and what one element a rank needs at least.
+    fn small(point: Point) -> Point {
+        Point {
+            bytes: (point.bytes / 256).max(1024),
+            ..point
+        }
+    }
+
+    #[test]
+    fn every_figure_runs_at_a_small_size() {
+        for figure in FIGURES {
+            let profile = profile(figure).expect("it is built in");
+            for point in figure.points {
+                let small = small(*point);
+                let done = measure(figure.work, small, &profile).expect("it ends");
+                assert_eq!(done.wrong, 0, "{}", figure.name);
+                assert!(done.time_ns > 0 && done.value > 0.0, "{done:?}");
+                let ratio = point.paper.map(|p| done.value / p);
+                assert_eq!(done.ratio(), ratio, "{}", figure.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_difference_of_more_than_the_limit_is_wide_on_both_sides() {
+        let at = |value: f64, paper| Measured {
+            point: Point {
+                ranks: 2,
+                bytes: 8,
+                paper,
+            },
+            time_ns: 1,
+            value,
+            wrong: 0,
+        };
+        for (value, wide) in [(84.0, true), (86.0, false), (114.0, false), (116.0, true)] {
+            assert_eq!(at(value, Some(100.0)).is_wide(), wide, "{value}");
+            assert!(!at(value, None).is_wide());
+        }
+    }
+}
