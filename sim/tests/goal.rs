@@ -351,6 +351,22 @@ fn stuck(report: &GoalReport) -> (u64, Vec<(usize, u32, &str)>, usize) {
     }
 }
 
+/// The sender's NIC may be done with a message whose last packets are still on their way, when
+/// nothing else goes on.
+#[test]
+fn a_copied_message_arrives_though_its_send_has_ended_before() {
+    let profile = Profile::by_name("fpganic").expect("it exists");
+    for bytes in (64..70_000).step_by(1_487) {
+        for from in ["1", "-1"] {
+            let sends = format!("send {bytes}b to 0 tag 3");
+            let text = text(&[&format!("recv {bytes}b from {from} tag 3"), &sends]);
+            let schedule = Schedule::parse("test.goal", &text).expect("it is right");
+            let plan = GoalPlan::new(schedule, Cluster::new(2, profile.clone()));
+            assert_eq!(well(&plan).bytes, bytes);
+        }
+    }
+}
+
 #[test]
 fn a_receive_without_a_send_is_named() {
     let zero = "a: recv 8b from 1 tag 4\nb: calc 5\nc: calc 1\nc requires a";

@@ -77,6 +77,19 @@ impl Ledger {
         first
     }
 
+    /// Whether a message that no receive has met is on its way to a rank, and fits what one wants.
+    pub(super) fn is_coming(&self, rank: usize, from: Option<u32>, tag: Option<u32>) -> bool {
+        if let (Some(from), Some(tag)) = (from, tag) {
+            return self.sent.contains_key(&(from, rank as u32, tag));
+        }
+        let fits = |key: &(u32, u32, u32)| {
+            key.1 == rank as u32
+                && from.is_none_or(|f| f == key.0)
+                && tag.is_none_or(|t| t == key.2)
+        };
+        self.sent.keys().any(fits)
+    }
+
     /// Compares what a receive got. Without `sent` no rank has sent such a message, and all bytes
     /// are wrong.
     pub(super) fn received(&mut self, from: u32, sent: Option<Sent>, got: &[u8]) {

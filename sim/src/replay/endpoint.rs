@@ -266,6 +266,18 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Whether a message is on its way that a receive here will meet. Its sender may be done with
+    /// it: the NIC has a copy.
+    pub(super) fn is_awaiting(&self, ops: &[Op], ledger: &Ledger) -> bool {
+        self.pending.values().any(|p| match *p {
+            Pending::Receive(op) => match ops[op as usize].work {
+                Work::Recv { from, tag, .. } => ledger.is_coming(self.rank, from, tag),
+                _ => false,
+            },
+            _ => false,
+        })
+    }
+
     /// Operations that the NIC has and that have not ended, and whether each is a receive without
     /// a message.
     pub(super) fn open(&self) -> Vec<(u32, bool)> {

@@ -144,7 +144,7 @@ impl<'p> Replay<'p> {
         let patience = PATIENCE.as_nanos() as u64 * 1_000 + all as u64;
         while self.left > 0 {
             // Faults are told of later, when nothing may seem to go on.
-            if self.moving == 0 && self.plan.cluster.faults.is_empty() {
+            if self.moving == 0 && self.plan.cluster.faults.is_empty() && !self.is_awaiting() {
                 return Some(self.stuck(world));
             }
             let deadline = self.last.max(self.due).saturating_add(patience);
@@ -157,6 +157,14 @@ impl<'p> Replay<'p> {
             }
         }
         self.trouble()
+    }
+
+    /// Whether a message is on its way that a receive will meet.
+    fn is_awaiting(&self) -> bool {
+        let mut hosts = self.hosts.iter().enumerate();
+        hosts.any(|(rank, host)| {
+            !host.is_over && host.endpoint.is_awaiting(self.ops(rank), &self.ledger)
+        })
     }
 
     /// Lets a rank's host do what it can.
