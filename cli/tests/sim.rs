@@ -482,6 +482,43 @@ fn reports_say_what_switches_and_nics_did() {
 }
 
 #[test]
+fn a_figure_has_the_papers_numbers_beside_ours_and_says_why_they_differ() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path().join("new/pictures");
+    let path = folder.to_str().expect("text");
+    let out = sim(&["figures", "fpganic-5a", "acclplus-13-8k", "--svg", path]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let rows: Vec<Vec<_>> = text
+        .lines()
+        .filter(|l| !l.starts_with('#'))
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 6 + 7, "{text}");
+    assert_eq!((rows[0][3], rows[3][3]), ("3.10", "-"), "{text}");
+    let number = |cell: &str| cell.parse::<f64>().expect("a number");
+    let ratio = number(rows[0][4]) / number(rows[0][3]);
+    assert!((ratio - number(rows[0][5])).abs() < 0.02, "{text}");
+    assert_eq!(text.matches("# differs by more than 15%").count(), 1);
+    for name in ["fpganic-5a", "acclplus-13-8k"] {
+        let svg = std::fs::read_to_string(folder.join(format!("{name}.svg"))).expect("a picture");
+        let has_paper = svg.contains("stated in the paper");
+        assert_eq!(has_paper, name == "fpganic-5a", "{svg}");
+    }
+
+    let out = sim(&["figures", "fpganic-5a", "--json"]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let figure = &report["figures"][0];
+    assert_eq!(
+        (&figure["profile"], &figure["points"][0]["paper"]),
+        (&"fpganic".into(), &3.1.into())
+    );
+    assert!(figure["points"][3]["paper"].is_null(), "{report}");
+    assert!(figure["differs"].is_string(), "{report}");
+}
+
+#[test]
 fn figures_are_listed_and_unknown_ones_are_refused_with_the_list() {
     let out = sim(&["figures"]);
     assert_eq!(out.status.code(), Some(0), "{out:?}");

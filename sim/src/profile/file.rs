@@ -24,11 +24,15 @@ const SECOND: u64 = 1_000_000_000;
 /// A NIC's first retry where the file does not say, in microseconds.
 const RETRY_US: u64 = 1_000;
 
+/// Room of an output that no frames fill; also where the file does not say.
+const UNBOUNDED: u64 = 1 << 40;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     source: String,
     link: Link,
+    #[serde(default)]
     switch: Switch,
     nic: Nic,
     #[serde(default)]
@@ -42,10 +46,10 @@ struct Link {
     delay_ns: Spanned<u64>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Switch {
-    output_bytes: Spanned<u64>,
+    output_bytes: Option<Spanned<u64>>,
     shared_bytes: Option<Spanned<u64>>,
     shared_alpha: Option<Spanned<f64>>,
     mark_min_bytes: Option<Spanned<u64>>,
@@ -112,7 +116,11 @@ impl Switch {
     /// What switches do, where a whole frame has at least so many bytes.
     fn read(&self, at: &Text<'_>, frame: usize) -> Result<Switches, FileError> {
         // At least one frame fits, or nothing arrives.
-        let room = frame as u64..=1 << 40;
+        let room = frame as u64..=UNBOUNDED;
+        let output = self.output_bytes.as_ref();
+        let output = output.map_or(Ok(UNBOUNDED), |v| {
+            at.within("output_bytes", v, room.clone())
+        });
         let shared = self.shared_bytes.as_ref().map(|bytes| {
             let alpha = self.shared_alpha.as_ref();
             let alpha = alpha.map(|a| at.within("shared_alpha", a, 0.001..=1_000.0));
@@ -153,7 +161,7 @@ impl Switch {
             (None, Some(resume)) => return Err(at.alone(resume, "resume_bytes", "pause_bytes")),
         };
         Ok(Switches {
-            output_bytes: at.within("output_bytes", &self.output_bytes, room)?,
+            output_bytes: output?,
             shared: shared.transpose()?,
             marks,
             pauses,
@@ -294,6 +302,13 @@ mod tests {
             let said = said(from, to);
             assert!(said.starts_with(wanted), "{said}, not {wanted}");
         }
+    }
+
+    #[test]
+    fn an_output_without_a_room_drops_nothing() {
+        let text = "source = 'a'\n[link]\nrate_gbps = 1\ndelay_ns = 1\n[nic]\nmtu_bytes = 1500\n";
+        let profile = Profile::parse("c.toml", text).expect("it is right");
+        assert_eq!(profile.switches.output_bytes, UNBOUNDED);
     }
 
     #[test]

@@ -26,9 +26,11 @@ pub struct Profile {
 }
 
 /// Built-in profiles, which a test reads: names and files.
-const BUILT_IN: [(&str, &str); 2] = [
+const BUILT_IN: [(&str, &str); 4] = [
     ("ideal", include_str!("../../profiles/ideal.toml")),
     ("fpganic", include_str!("../../profiles/fpganic.toml")),
+    ("accl", include_str!("../../profiles/accl.toml")),
+    ("acclplus", include_str!("../../profiles/acclplus.toml")),
 ];
 
 impl Profile {

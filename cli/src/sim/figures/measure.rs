@@ -1,12 +1,15 @@
 //! Points of a figure, simulated.
 
 use anyhow::Result;
-use ringbell_sim::{Cluster, Plan, Profile};
+use ringbell::comm::CollectiveKind;
+use ringbell::Algorithm;
+use ringbell_sim::goal::{Need, Op, Schedule, Work as GoalWork};
+use ringbell_sim::{Cluster, GoalPlan, Measured as Size, Plan, Profile};
 
 use super::papers::{Figure, Point, Work};
 use crate::report::Axis;
-use crate::sim::fault;
-use crate::sim::refused::{has_memory_of, problem};
+use crate::sim::fault::{self, us};
+use crate::sim::refused::{has_memory, has_memory_of, problem};
 use crate::{Exit, Problem};
 
 /// By how much ours may differ before the report says why.
@@ -39,14 +42,18 @@ impl Work {
     /// What is measured, with its unit.
     pub(super) fn quantity(self) -> &'static str {
         match self {
-            Work::Collective(..) => "bus bandwidth, GB/s",
+            Work::BusBandwidth(..) => "bus bandwidth, GB/s",
+            Work::Message => "bandwidth, GB/s",
+            Work::Time(..) | Work::RoundTrip => "time, us",
         }
     }
 
     /// Upwards in a picture.
     pub(super) fn axis(self) -> Axis {
         match self {
-            Work::Collective(..) => Axis::BusBandwidth,
+            Work::BusBandwidth(..) => Axis::BusBandwidth,
+            Work::Message => Axis::Bandwidth,
+            Work::Time(..) | Work::RoundTrip => Axis::Time,
         }
     }
 }
@@ -69,31 +76,86 @@ pub(super) fn profile(figure: &Figure) -> Result<Profile> {
 /// It needs more memory than is free, or did not end well.
 pub(super) fn measure(work: Work, point: Point, profile: &Profile) -> Result<Measured> {
     let cluster = Cluster::new(point.ranks, profile.clone());
-    match work {
-        Work::Collective(kind, algo) => {
-            let plan = Plan {
-                algo,
-                ..Plan::new(kind, cluster, point.bytes)
-            };
-            has_memory_of(&plan)?;
-            let report = ringbell_sim::run(&plan).map_err(problem)?;
-            match (&report.ended, report.sizes.first()) {
-                (None, Some(size)) => Ok(Measured {
-                    point,
-                    time_ns: size.time_ns,
-                    value: size.busbw_gbs,
-                    wrong: size.wrong,
-                }),
-                (Some(ended), _) => Err(fault::problem(ended).into()),
-                (None, None) => Err(Problem::new(
-                    Exit::Failed,
-                    "a point of the figure has no size",
-                    "report it: its figure is wrong",
-                )
-                .into()),
-            }
+    let (time_ns, value, wrong) = match work {
+        Work::BusBandwidth(kind, algo) => {
+            let size = collective(kind, algo, cluster, point.bytes)?;
+            (size.time_ns, size.busbw_gbs, size.wrong)
         }
+        Work::Time(kind, algo) => {
+            let size = collective(kind, algo, cluster, point.bytes)?;
+            (size.time_ns, us(size.time_ns), size.wrong)
+        }
+        Work::Message => {
+            let (time_ns, wrong) = messages(cluster, point.bytes, false)?;
+            (time_ns, point.bytes as f64 / time_ns.max(1) as f64, wrong)
+        }
+        Work::RoundTrip => {
+            let (time_ns, wrong) = messages(cluster, point.bytes, true)?;
+            (time_ns, us(time_ns), wrong)
+        }
+    };
+    Ok(Measured {
+        point,
+        time_ns,
+        value,
+        wrong,
+    })
+}
+
+fn collective(kind: CollectiveKind, algo: Algorithm, cluster: Cluster, bytes: u64) -> Result<Size> {
+    let plan = Plan {
+        algo,
+        ..Plan::new(kind, cluster, bytes)
+    };
+    has_memory_of(&plan)?;
+    let report = ringbell_sim::run(&plan).map_err(problem)?;
+    match (&report.ended, report.sizes.first()) {
+        (None, Some(size)) => Ok(*size),
+        (Some(ended), _) => Err(fault::problem(ended).into()),
+        (None, None) => Err(odd("a point of the figure has no size")),
     }
+}
+
+/// Time of a message from rank 0 to rank 1 and, where there is an answer, of one back; until both
+/// ranks have ended. And how many arrived wrong.
+fn messages(cluster: Cluster, bytes: u64, answered: bool) -> Result<(u64, u64)> {
+    let op = |work, needs| Op {
+        label: None,
+        line: 0,
+        work,
+        cpu: 0,
+        needs,
+    };
+    let send = |to| GoalWork::Send { to, bytes, tag: 0 };
+    let recv = |from| GoalWork::Recv {
+        from: Some(from),
+        bytes,
+        tag: Some(0),
+    };
+    let mut ranks = vec![vec![op(send(1), vec![])], vec![op(recv(0), vec![])]];
+    if answered {
+        ranks[0].push(op(recv(1), vec![]));
+        ranks[1].push(op(
+            send(0),
+            vec![Need {
+                op: 0,
+                begin: false,
+            }],
+        ));
+    }
+    let schedule = Schedule::new(ranks).ok_or_else(|| odd("the figure's messages are wrong"))?;
+    let plan = GoalPlan::new(schedule, cluster);
+    let advice = "free memory, or take another figure";
+    has_memory(&plan.cluster, ringbell_sim::goal_memory(&plan), advice)?;
+    let report = ringbell_sim::run_goal(&plan).map_err(problem)?;
+    match report.trouble {
+        None => Ok((report.time_ns, report.wrong)),
+        Some(_) => Err(odd("messages of the figure did not end well")),
+    }
+}
+
+fn odd(what: &str) -> anyhow::Error {
+    Problem::new(Exit::Failed, what, "report it with the figure's name").into()
 }
 
 #[cfg(test)]

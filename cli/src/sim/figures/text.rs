@@ -147,7 +147,7 @@ mod tests {
         paper: "X",
         title: "Figure 1",
         profile: "ideal",
-        work: Work::Collective(CollectiveKind::AllReduce, Algorithm::Ring),
+        work: Work::BusBandwidth(CollectiveKind::AllReduce, Algorithm::Ring),
         points: &[],
         stated: "",
         differs: "it is far",
