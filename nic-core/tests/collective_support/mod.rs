@@ -98,6 +98,8 @@ pub struct Ether {
     pub sessions: usize,
     /// Memory whose operations end late, by this seed and the rank.
     pub slow: Option<u64>,
+    /// No two pages of memory are neighbours on the bus.
+    pub scattered: bool,
 }
 
 impl Default for Ether {
@@ -112,6 +114,7 @@ impl Default for Ether {
             window: None,
             sessions: NicConfig::default().max_sessions,
             slow: None,
+            scattered: false,
         }
     }
 }
@@ -212,10 +215,13 @@ impl World {
             setup.nic.max_sessions = ether.sessions;
             setup.slow = ether.slow.map(|seed| seed ^ r as u64);
             if let Some(window) = ether.window {
-                setup.local.inline_window = window;
+                setup.local.inline_window = window / 4;
                 setup.local.early_window = window;
             }
-            setup.layout = PageLayout::Mixed(r as u64 + 3);
+            setup.layout = match ether.scattered {
+                true => PageLayout::Scattered(r as u64 + 3),
+                false => PageLayout::Mixed(r as u64 + 3),
+            };
             if let Some(streams) = &mut streams {
                 return Host::with(&setup, |nic| make(r, streams.next(&setup, nic, true)));
             }

@@ -26,7 +26,7 @@ impl Clocks {
         };
         Clocks {
             drift: (0..plan.ranks).map(|_| drift()).collect(),
-            order: plan.hosts.shuffled.then(|| Rng(plan.seed ^ 0x0dde)),
+            order: plan.hosts.shuffled.then_some(Rng(plan.seed ^ 0x0dde)),
             paused: vec![0; plan.ranks],
             parted: vec![0; plan.ranks],
         }

@@ -6,7 +6,7 @@ use ringbell_nic_core::types::CommId;
 use super::collective_support::nic::driven::*;
 use super::collective_support::Call;
 use super::model;
-use super::plan::{Op, With, OPERAND};
+use super::plan::{How, Op, With, OPERAND};
 use super::run::{Holds, Lent, Pending, Run, TIMEOUT_US};
 
 impl Run<'_> {
@@ -16,9 +16,11 @@ impl Run<'_> {
         members: &[usize],
         comms: &[CommId],
         (kind, root, count): (K, usize, usize),
-        with: With,
+        how: How,
     ) -> Result<(), String> {
         let (src, dst) = self.slot()?;
+        let with = how.with;
+        let dst = if how.in_place { src } else { dst };
         let ranks = members.len();
         let input = |(r, m): (usize, &usize)| {
             let len = model::blocks(kind, ranks, r == root).0 * count * 4;
@@ -39,6 +41,7 @@ impl Run<'_> {
         };
         let mut call = Call::new(kind, count as u64)
             .of(dtype, ReduceOp::Sum)
+            .algo(how.algo)
             .root(root as u32)
             .at(src, dst)
             .within(TIMEOUT_US);
@@ -55,7 +58,7 @@ impl Run<'_> {
                 reads: vec![Lent {
                     on: m,
                     at: src,
-                    len: sources[r].len(),
+                    len: if how.in_place { 0 } else { sources[r].len() },
                 }],
                 holds: vec![Holds {
                     on: m,

@@ -1,10 +1,12 @@
 //! What a seed chooses: NICs, wire, faults, and operations.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ringbell_nic_abi::CollectiveKind as K;
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K};
 use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::impair::Faults;
+use ringbell_onc_engines::program::algorithms;
 
 use super::collective_support::Rng;
 
@@ -55,6 +57,32 @@ pub(super) enum With {
     NarrowWire,
 }
 
+/// How a collective is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct How {
+    pub(super) with: With,
+    pub(super) algo: Algorithm,
+    /// The result takes the place of the source.
+    pub(super) in_place: bool,
+}
+
+/// As a program does that asks for nothing.
+pub(super) const PLAIN: How = How {
+    with: With::Nothing,
+    algo: Algorithm::Auto,
+    in_place: false,
+};
+
+/// What is wrong with an operation on a peer's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    Key,
+    /// A part lies behind the end of the region.
+    Bounds,
+    /// The word of the signal does.
+    Word,
+}
+
 /// How a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
@@ -72,6 +100,10 @@ pub(super) enum Scene {
         to: usize,
         sends: Vec<u32>,
         back: u32,
+        /// The bytes the other way leave with the first ones.
+        both: bool,
+        /// Steps until the first receive.
+        waits: u32,
         engine: Option<&'static str>,
         some: bool,
         end: End,
@@ -90,15 +122,21 @@ pub(super) enum Scene {
         len: u32,
         order: u64,
     },
-    /// Additions to one word, all under way at once.
-    Adds { from: usize, to: usize, count: u64 },
+    /// Additions to one word behind a put with a signal, and gets between them, all under way at
+    /// once.
+    Adds {
+        from: usize,
+        to: usize,
+        count: u64,
+        ahead: u32,
+    },
     /// A put or get that the peer refuses, and a put behind it.
     Refused {
         from: usize,
         to: usize,
         len: u32,
         put: bool,
-        bad_key: bool,
+        fault: Fault,
     },
     /// Memory that is withdrawn, and comes back elsewhere.
     Withdrawn { from: usize, to: usize },
@@ -121,6 +159,12 @@ pub(super) enum Scene {
         by: usize,
         after: u32,
     },
+    /// A communicator that a rank gives back before the others have used it.
+    Left {
+        members: Vec<usize>,
+        count: u64,
+        by: usize,
+    },
     /// An all-reduce of kernels' streams.
     Streams { count: u64, order: u64 },
     /// A communicator with engines at its input and output.
@@ -135,7 +179,7 @@ pub(super) enum Op {
         kind: K,
         root: u32,
         count: u64,
-        with: With,
+        how: How,
     },
     /// A message of the communicator.
     Message {
@@ -244,6 +288,10 @@ pub(super) struct Hosts {
     pub(super) eager_buffers: u32,
     /// Collectives pass messages although all ranks are of one host.
     pub(super) by_messages: bool,
+    /// Ranks have links to few others before they need more.
+    pub(super) lazy: bool,
+    /// Bytes of a segment, and how many are under way.
+    pub(super) segments: (u64, u32),
 }
 
 /// See the module text.
@@ -321,7 +369,7 @@ impl Dice {
                     kind,
                     root,
                     count,
-                    with: With::Nothing,
+                    how: PLAIN,
                 }
             }
             4 | 5 => {
@@ -390,6 +438,57 @@ impl Dice {
             shuffled: self.below(2) == 0,
             eager_buffers: self.of(&[1, 2, 4]),
             by_messages: self.below(2) == 0,
+            lazy: self.below(4) == 0,
+            segments: self.of(&[(4096, 4), (1024, 8), (256, 16)]),
+        }
+    }
+
+    /// Lengths of sends: few long ones, or many that each fit one line.
+    fn sends(&mut self) -> Vec<u32> {
+        if self.below(4) == 0 {
+            let count = 1 + self.below(100);
+            return (0..count).map(|_| 1 + self.below(120) as u32).collect();
+        }
+        let len = match self.below(2) {
+            0 => OPERAND / 4,
+            _ => self.len(OPERAND / 4),
+        };
+        self.parts(len)
+    }
+
+    /// A collective by any algorithm, of any numbers.
+    fn collective(&mut self, root: u32, ranks: usize) -> Op {
+        let with = self.of(&[With::Nothing, With::Floats, With::NarrowWire]);
+        let kind = match with {
+            With::Nothing => self.of(&[
+                K::AllReduce,
+                K::AllGather,
+                K::ReduceScatter,
+                K::Broadcast,
+                K::Reduce,
+                K::AllToAll,
+                K::Gather,
+            ]),
+            _ => self.of(&[K::AllReduce, K::Reduce, K::ReduceScatter, K::Broadcast]),
+        };
+        let algo = match self.of(algorithms(kind)) {
+            // Ranks of different hosts have no memory in common.
+            Algorithm::Direct => Algorithm::Auto,
+            algo => algo,
+        };
+        let most = OPERAND / 4 / ranks;
+        Op::Collective {
+            kind,
+            root,
+            count: match self.below(2) {
+                0 => most,
+                _ => self.len(most),
+            } as u64,
+            how: How {
+                with,
+                algo,
+                in_place: kind == K::AllReduce && self.below(2) == 0,
+            },
         }
     }
 
@@ -398,24 +497,26 @@ impl Dice {
         let (from, to) = self.two(ranks);
         let order = self.0.next();
         let kinds = match net.is_one_sided() {
-            true => 20,
-            false => 16,
+            true => 24,
+            false => 17,
         };
         let scene = match self.below(kinds) {
             0..=2 => {
-                let len = self.len(OPERAND / 4);
+                let sends = self.sends();
                 Scene::Session {
                     from,
                     to,
-                    sends: self.parts(len),
+                    sends,
                     back: self.len(OPERAND / 4) as u32,
+                    both: self.below(2) == 0,
+                    waits: self.of(&[0, 0, 10, 300]),
                     engine: self.of(&[
-                        None,
                         None,
                         Some("cast:f32-bf16"),
                         Some("cast:bf16-f32"),
                         Some("checksum"),
                         Some("hll:p=10,width=4"),
+                        Some("late"),
                     ]),
                     some: self.below(2) == 0,
                     end: self.of(&[End::Close, End::Abort]),
@@ -450,12 +551,20 @@ impl Dice {
                     members,
                 }
             }
-            8 | 9 => {
+            8 => {
                 let members = self.some(ranks);
                 Scene::Aborted {
                     by: self.below(members.len()),
                     count: self.len(OPERAND / 4) as u64,
                     after: self.below(60) as u32,
+                    members,
+                }
+            }
+            9 => {
+                let members = self.some(ranks);
+                Scene::Left {
+                    by: self.below(members.len()),
+                    count: self.len(OPERAND / 16) as u64,
                     members,
                 }
             }
@@ -475,29 +584,21 @@ impl Dice {
                 let us = 1 << self.below(16);
                 return Op::Part { who: to, us };
             }
-            16 | 17 if !hosts.slow => Scene::Adds {
+            17..=19 if !hosts.slow => Scene::Adds {
                 from,
                 to,
                 count: 2 + self.below(12) as u64,
+                ahead: self.of(&[0, 5000, OPERAND as u32 - 16]),
             },
-            18 => Scene::Refused {
+            20 | 21 => Scene::Refused {
                 from,
                 to,
                 len: self.len(OPERAND - 16) as u32,
-                put: self.below(2) == 0,
-                bad_key: self.below(2) == 0,
+                put: self.below(3) > 0,
+                fault: self.of(&[Fault::Key, Fault::Bounds, Fault::Word]),
             },
-            19 => Scene::Withdrawn { from, to },
-            _ => {
-                let with = self.of(&[With::Floats, With::NarrowWire]);
-                let kind = self.of(&[K::AllReduce, K::Reduce, K::ReduceScatter]);
-                return Op::Collective {
-                    kind,
-                    root: to as u32,
-                    count: self.len(OPERAND / 4 / ranks) as u64,
-                    with,
-                };
-            }
+            22 => Scene::Withdrawn { from, to },
+            _ => return self.collective(to as u32, ranks),
         };
         Op::Scene(scene)
     }
@@ -576,6 +677,7 @@ impl Plan {
     pub(super) fn by_plain_hosts(mut self) -> Plan {
         self.hosts = Hosts {
             eager_buffers: 4,
+            segments: (4096, 4),
             ..Hosts::default()
         };
         self
@@ -584,12 +686,17 @@ impl Plan {
     /// Of its communicators.
     pub(super) fn settings(&self) -> CollectiveSettings {
         CollectiveSettings {
-            segment_bytes: 4096,
+            segment_bytes: self.hosts.segments.0,
+            segments_in_flight: self.hosts.segments.1,
             eager_max: 512,
             eager_buffers: self.hosts.eager_buffers,
             scratch_bytes: 256 << 10,
             stream_bytes: 1024,
             direct: !self.hosts.by_messages,
+            linked_ranks: match self.hosts.lazy {
+                true => 1,
+                false => CollectiveSettings::default().linked_ranks,
+            },
             ..CollectiveSettings::default()
         }
     }
@@ -603,6 +710,13 @@ impl Plan {
 
     pub(super) fn ids(&self) -> Vec<usize> {
         self.steps.iter().map(|s| s.id).collect()
+    }
+
+    /// Most sessions of a NIC that stay, and a listener.
+    pub(super) fn sessions(&self) -> usize {
+        let pairs: BTreeSet<_> = self.steps.iter().filter_map(|s| s.op.pair()).collect();
+        let of = |rank| pairs.iter().filter(|p| p.0 == rank || p.1 == rank).count();
+        1 + (0..self.ranks).map(of).max().unwrap_or(0)
     }
 
     /// Whether a NIC does nothing for a while, or its wire.

@@ -18,7 +18,7 @@ use super::clocks::Clocks;
 use super::collective_support::nic::driven::*;
 use super::collective_support::nic::Host;
 use super::collective_support::{Ether, Wire, World};
-use super::plan::{Break, Net, Op, Plan, With, OPERAND};
+use super::plan::{Break, Net, Op, Plan, OPERAND, PLAIN};
 use super::wire::Severable;
 use super::{model, scenes};
 
@@ -29,12 +29,15 @@ pub(super) const MEMORY: usize = 2 * SLOTS * OPERAND;
 /// Bytes behind them, which are mapped a second time and withdrawn.
 pub(super) const SPARE: usize = 4 << 16;
 pub(super) const TIMEOUT_US: u32 = 20_000_000;
-/// Sessions of a NIC: so few that slots are used again.
-const SESSIONS: usize = 40;
+/// Time in which an error is told to all, also where frames are lost.
+pub(super) const TOLD: u64 = 10_000_000_000;
+/// Sessions of a NIC beside those of its pairs and a listener: few, so that slots are used again.
+const SPARE_SESSIONS: usize = 4;
 /// Virtual time after which an operation hangs.
 const PATIENCE: u64 = 60_000_000_000;
-/// Longest jump of the time when nothing moves.
+/// Longest jump of the time when nothing moves, and when nothing has for long.
 const JUMP: u64 = 1_000_000;
+const JUMP_MAX: u64 = 50_000_000;
 const PORT: u16 = 7;
 
 /// What is in a NIC's memory when an operation has ended, and stays there until all have.
@@ -98,8 +101,12 @@ pub(super) struct Run<'a> {
     /// What operations since the last settling have left behind.
     kept: Vec<(usize, Holds)>,
     used: usize,
+    /// Most operands under way at once: memory behind theirs is untouched.
+    most: usize,
     contexts: u64,
     clocks: Clocks,
+    /// Steps since anything has moved.
+    idle: u64,
     out: Outcome,
 }
 
@@ -140,15 +147,16 @@ impl<'a> Run<'a> {
             checksums: Checksums::Software,
             access: Access::REMOTE,
             window: plan.hosts.window,
-            sessions: SESSIONS,
+            sessions: plan.sessions() + SPARE_SESSIONS,
             slow: plan.hosts.slow.then_some(plan.seed),
+            scattered: plan.hosts.refills,
         };
         let few = |_: usize, nic: NicBuilder| match plan.hosts.refills {
             false => nic,
             true => nic.mmu(MmuConfig {
                 instances: vec![GtlbConfig {
                     main_entries: 4,
-                    complementary_entries: 64,
+                    complementary_entries: 32,
                 }],
                 refill: true,
             }),
@@ -179,8 +187,10 @@ impl<'a> Run<'a> {
             ended: Vec::new(),
             kept: Vec::new(),
             used: 0,
+            most: 0,
             contexts: 7,
             clocks: Clocks::new(plan),
+            idle: 0,
             out: Outcome {
                 hash: 0xcbf2_9ce4_8422_2325,
                 operations: 0,
@@ -242,8 +252,11 @@ impl<'a> Run<'a> {
 
     /// One step of all NICs, and what has ended with it. When nothing moves, time passes.
     pub(super) fn step(&mut self) -> Result<(), String> {
-        if !self.step_nics() {
-            let latest = self.w.now + JUMP;
+        if self.step_nics() {
+            self.idle = 0;
+        } else {
+            self.idle += 1;
+            let latest = self.w.now + (JUMP * (1 + self.idle / 20)).min(JUMP_MAX);
             let next = self.next_timer().map_or(latest, |t| t.min(latest));
             self.w.now = self.w.now.max(next);
         }
@@ -568,6 +581,7 @@ impl<'a> Run<'a> {
         }
         let at = 2 * self.used * OPERAND;
         self.used += 1;
+        self.most = self.most.max(self.used);
         Ok((at as u64, (at + OPERAND) as u64))
     }
 
@@ -601,12 +615,12 @@ impl<'a> Run<'a> {
                 kind,
                 root,
                 count,
-                with,
+                how,
             } => {
                 let members: Vec<usize> = (0..self.plan.ranks).collect();
                 let comms = self.w.comms.clone();
                 let what = (kind, root as usize, count as usize);
-                self.collective(id, &members, &comms, what, with)
+                self.collective(id, &members, &comms, what, how)
             }
             Op::Group { ref members, count } => {
                 let well = |m: &&usize| Some(**m) != self.victim();
@@ -618,7 +632,7 @@ impl<'a> Run<'a> {
                     return Ok(());
                 };
                 let what = (K::AllReduce, 0, count as usize);
-                self.collective(id, &members, &comms, what, With::Nothing)?;
+                self.collective(id, &members, &comms, what, PLAIN)?;
                 self.all_end(id)?;
                 self.free(&members, &comms)
             }
@@ -661,7 +675,7 @@ impl<'a> Run<'a> {
             if c.accepted != c.retired {
                 return Err(format!("NIC {rank} has not retired all: {c:?}"));
             }
-            let memory = host.peek(0, MEMORY + SPARE);
+            let memory = host.peek(0, 2 * self.most * OPERAND);
             let word = |b: &[u8]| u64::from_le_bytes(b.try_into().expect("8 bytes"));
             let words: Vec<u64> = memory.chunks_exact(8).map(word).collect();
             self.note(&words);

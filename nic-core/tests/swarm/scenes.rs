@@ -4,16 +4,13 @@
 //! meanwhile.
 
 use ringbell_gtlb::{Access, PageTable};
-use ringbell_nic_abi::{CollectiveKind as K, DataType, GpuVa, ReduceOp, Rkey, SessionId, Status};
-use ringbell_nic_core::collective::CommunicatorConfig;
-use ringbell_nic_core::engine::{Direction, Place};
-use ringbell_nic_core::types::CommId;
-use ringbell_onc_engines::stream::{Registry, StreamEngine};
+use ringbell_nic_abi::{GpuVa, Rkey, SessionId, Status};
+use ringbell_nic_core::engine::Direction;
+use ringbell_onc_engines::stream::{EngineError, Registry, StreamEngine};
 
 use super::collective_support::nic::driven::*;
-use super::collective_support::{address, Call, Ring, Rng};
-use super::model;
-use super::plan::{End, Scene, With, OPERAND};
+use super::groups;
+use super::plan::{End, Fault, Scene, OPERAND};
 use super::run::{Holds, Lent, Pending, Run, MEMORY, TIMEOUT_US};
 
 /// Where memory is mapped that is withdrawn again.
@@ -30,7 +27,7 @@ const REFUSED: &[Status] = &[
     Status::RegionFreed,
 ];
 
-type Done = Result<(), String>;
+pub(super) type Done = Result<(), String>;
 
 /// Plays a scene, unless a NIC that it needs is not well.
 pub(super) fn play(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
@@ -44,6 +41,7 @@ pub(super) fn play(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         Scene::Groups { both, .. } => both.concat(),
         Scene::Unlike { members, .. }
         | Scene::Aborted { members, .. }
+        | Scene::Left { members, .. }
         | Scene::Engines { members, .. } => members.clone(),
     };
     if run.victim().is_some_and(|v| needs.contains(&v)) {
@@ -62,43 +60,94 @@ pub(super) fn play(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
             ref froms,
             len,
             order,
-        } => burst(run, id, to, froms, len, order),
-        Scene::Adds { from, to, count } => adds(run, id, (from, to), count),
+        } => groups::burst(run, id, to, froms, len, order),
+        Scene::Adds {
+            from,
+            to,
+            count,
+            ahead,
+        } => adds(run, id, (from, to), count, ahead),
         Scene::Refused {
             from,
             to,
             len,
             put,
-            bad_key,
-        } => refused(run, id, (from, to), len, put, bad_key),
+            fault,
+        } => refused(run, id, (from, to), len, put, fault),
         Scene::Withdrawn { from, to } => withdrawn(run, id, (from, to)),
         Scene::Groups {
             ref both,
             count,
             order,
-        } => groups(run, id, both, count, order),
+        } => groups::at_once(run, id, both, count, order),
         Scene::Unlike {
             ref members,
             count,
             odd,
-        } => unlike(run, id, members, count, odd),
+        } => groups::unlike(run, id, members, count, odd),
         Scene::Aborted {
             ref members,
             count,
             by,
             after,
-        } => aborted(run, id, members, count, by, after),
-        Scene::Streams { count, order } => streams(run, id, count, order),
-        Scene::Engines { ref members, count } => engines(run, id, members, count),
+        } => groups::aborted(run, id, members, count, by, after),
+        Scene::Left {
+            ref members,
+            count,
+            by,
+        } => groups::left(run, id, members, count, by),
+        Scene::Streams { count, order } => groups::streams(run, id, count, order),
+        Scene::Engines { ref members, count } => groups::engines(run, id, members, count),
     }
 }
 
-fn engine(spec: &str) -> Box<dyn StreamEngine> {
+/// Keeps the last bytes of a stream until its end.
+#[derive(Default)]
+struct Late {
+    kept: Vec<u8>,
+    seen: u64,
+}
+
+impl StreamEngine for Late {
+    fn name(&self) -> &'static str {
+        "late"
+    }
+    fn declared_rate(&self) -> f64 {
+        1e6
+    }
+    fn is_tap(&self) -> bool {
+        false
+    }
+    fn output_bound(&self, input: usize) -> usize {
+        input + 100
+    }
+    fn process(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        self.seen += input.len() as u64;
+        self.kept.extend(input);
+        let whole = self.kept.len().saturating_sub(100);
+        out.extend(self.kept.drain(..whole));
+    }
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EngineError> {
+        out.append(&mut self.kept);
+        Ok(())
+    }
+    fn result(&self, into: &mut Vec<u8>) {
+        into.extend(self.seen.to_le_bytes());
+    }
+    fn reset(&mut self) {
+        *self = Late::default();
+    }
+}
+
+pub(super) fn engine(spec: &str) -> Box<dyn StreamEngine> {
+    if spec == "late" {
+        return Box::new(Late::default());
+    }
     Registry::builtin().make(spec).expect("a good text")
 }
 
 /// The stream behind an engine, and its result.
-fn behind(spec: &str, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn behind(spec: &str, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut engine = engine(spec);
     let (mut out, mut result) = (Vec::new(), Vec::new());
     engine.process(bytes, &mut out);
@@ -115,6 +164,8 @@ fn session(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         to,
         sends,
         back,
+        both,
+        waits,
         engine: spec,
         some,
         end,
@@ -127,6 +178,7 @@ fn session(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         return Ok(());
     };
     let parties = [from, to];
+    use_old_ids(run, id, &parties)?;
     let (src, dst) = run.slot()?;
     let len: u32 = sends.iter().sum();
     let bytes = run.source(id, from, src, len as usize);
@@ -154,6 +206,15 @@ fn session(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         stream = out;
         put = Some((at, engine, result));
     }
+    let (back_src, back_dst) = run.slot()?;
+    let answer = run.source(id + 1000, to, back_src, *back as usize);
+    let send_back = |run: &mut Run<'_>| {
+        let sent = within(send(there, back_src, *back), TIMEOUT_US);
+        run.post(to, &sent, Run::pending(id, to, &parties))
+    };
+    if *both {
+        send_back(run)?;
+    }
     let mut at = 0;
     for n in sends {
         let p = Pending {
@@ -169,6 +230,9 @@ fn session(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
     }
     let shut = within(shutdown(here), TIMEOUT_US);
     run.post(from, &shut, Run::pending(id, from, &parties))?;
+    for _ in 0..*waits {
+        run.step()?;
+    }
     let fails = |status| status != Status::Ok;
     let mut got = 0;
     while got < stream.len() {
@@ -208,7 +272,6 @@ fn session(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
     if c.status != Status::EndOfStream {
         return Ok(());
     }
-    run.all_end(id)?;
     if let Some((at, engine, want)) = put {
         let result = run.w.host(at).nic.engine_result(engine);
         let got = result.map_err(|e| format!("no result at NIC {at}: {e}"))?;
@@ -221,25 +284,25 @@ fn session(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         gone.map_err(|e| format!("an engine stays at NIC {at}: {e}"))?;
     }
     // The other half is still open.
-    let (src, dst) = run.slot()?;
-    let want = run.source(id + 1000, to, src, *back as usize);
-    let sent = within(send(there, src, *back), TIMEOUT_US);
-    run.post(to, &sent, Run::pending(id, to, &parties))?;
+    if !both {
+        send_back(run)?;
+    }
+    let want = answer;
     let p = Pending {
         bytes: Some(u64::from(*back)),
         holds: vec![Holds {
             on: from,
-            at: dst,
+            at: back_dst,
             want,
         }],
         ..Run::pending(id, from, &parties)
     };
-    run.ends(from, &within(recv(here, dst, *back), TIMEOUT_US), p)?;
+    run.ends(from, &within(recv(here, back_dst, *back), TIMEOUT_US), p)?;
     run.all_end(id)?;
     close_both(run, id, (from, here), (to, there), *end)
 }
 
-/// Ends a session on both sides. Its ids mean nothing from then on.
+/// Ends a session on both sides.
 fn close_both(
     run: &mut Run<'_>,
     id: usize,
@@ -260,10 +323,13 @@ fn close_both(
     run.closed.extend(ends);
     let recent = run.closed.len().saturating_sub(60);
     run.closed.drain(..recent);
-    for (rank, s) in run.closed.clone() {
-        if run.victim() == Some(rank) {
-            continue;
-        }
+    Ok(())
+}
+
+/// Old ids of sessions mean nothing, also where their slots are used again.
+fn use_old_ids(run: &mut Run<'_>, id: usize, ranks: &[usize]) -> Done {
+    let all = run.closed.clone();
+    for (rank, s) in all.into_iter().filter(|(rank, _)| ranks.contains(rank)) {
         let p = Pending {
             want: &[Status::BadSession],
             ..Run::pending(id, rank, &[rank])
@@ -331,89 +397,72 @@ fn late(run: &mut Run<'_>, id: usize, (from, to): (usize, usize), sent: u32, lac
     close_both(run, id, (from, here), (to, there), End::Abort)
 }
 
-/// Bytes of a message of a burst.
-const SHARE: u64 = OPERAND as u64 / 8;
-
-fn burst(run: &mut Run<'_>, id: usize, to: usize, froms: &[usize], len: u32, order: u64) -> Done {
-    let (src, dst) = run.slot()?;
-    let all: Vec<usize> = (0..run.plan.ranks).collect();
-    let mut rng = Rng(order);
-    let call = |kind, peer: usize, at: u64| {
-        Call::new(kind, len.into())
-            .of(DataType::U8, ReduceOp::Sum)
-            .tag(id as u32)
-            .root(peer as u32)
-            .at(at, at)
-            .within(TIMEOUT_US)
-    };
-    let wants: Vec<Vec<u8>> = (0..froms.len())
-        .map(|k| {
-            let at = src + k as u64 * SHARE;
-            run.source(id * 100 + k, froms[k], at, len as usize)
-        })
-        .collect();
-    let (mut sent, mut received) = (0, 0);
-    while sent + received < 2 * froms.len() {
-        let sends = received == froms.len() || (sent < froms.len() && rng.next().is_multiple_of(2));
-        let k = if sends { sent } else { received };
-        let (rank, kind, peer, at) = match sends {
-            true => (froms[k], K::Send, to, src + k as u64 * SHARE),
-            false => (to, K::Recv, froms[k], dst + k as u64 * SHARE),
-        };
-        let mut p = Pending {
-            in_group: true,
-            ..Run::pending(id, rank, &all)
-        };
-        if sends {
-            p.reads = vec![Lent {
-                on: rank,
-                at,
-                len: len as usize,
-            }];
-            sent += 1;
-        } else {
-            p.bytes = Some(len.into());
-            p.holds = vec![Holds {
-                on: to,
-                at,
-                want: wants[k].clone(),
-            }];
-            received += 1;
-        }
-        let d = call(kind, peer, at).descriptor(run.w.comms[rank]);
-        run.post(rank, &d, p)?;
-        for _ in 0..rng.next() % 4 {
-            run.step()?;
-        }
-    }
-    Ok(())
-}
-
-fn adds(run: &mut Run<'_>, id: usize, (from, to): (usize, usize), count: u64) -> Done {
+fn adds(run: &mut Run<'_>, id: usize, (from, to): (usize, usize), count: u64, ahead: u32) -> Done {
     let Some((here, _)) = run.session(from, to) else {
         return Ok(());
     };
-    let (_, dst) = run.slot()?;
+    let (src, dst) = run.slot()?;
+    let parties = [from, to];
     let key = run.w.host(to).rkey();
-    let word = run.source(id, to, dst, 8);
-    let mut value = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+    let signal = dst + OPERAND as u64 - 8;
+    run.w.host(to).poke(signal, &5_u64.to_le_bytes());
+    if ahead > 0 {
+        let want = run.source(id, from, src, ahead as usize);
+        let p = Pending {
+            holds: vec![
+                Holds {
+                    on: to,
+                    at: dst,
+                    want,
+                },
+                Holds {
+                    on: to,
+                    at: signal,
+                    want: 12_u64.to_le_bytes().to_vec(),
+                },
+            ],
+            ..Run::pending(id, from, &parties)
+        };
+        let d = signalled(put(here, key, src, dst, ahead), (signal / 8) as u32, 7);
+        run.post(from, &within(d, TIMEOUT_US), p)?;
+    }
+    let (far, near) = run.slot()?;
+    let word = far + OPERAND as u64 - 8;
+    let len = 500;
+    let read = run.source(id + 1, to, far, len * count as usize);
+    let mut value = id as u64;
+    run.w.host(to).poke(word, &value.to_le_bytes());
     for k in 0..count {
         let addend = id as u64 * 1_000_003 + k;
         let mut p = Pending {
             detail: Some(value),
-            ..Run::pending(id, from, &[from, to])
+            ..Run::pending(id, from, &parties)
         };
         value = value.wrapping_add(addend);
         if k + 1 == count {
             let want = value.to_le_bytes().to_vec();
             p.holds = vec![Holds {
                 on: to,
-                at: dst,
+                at: word,
                 want,
             }];
         }
-        let d = within(fetch_add(here, key, dst, addend), TIMEOUT_US);
+        let d = within(fetch_add(here, key, word, addend), TIMEOUT_US);
         run.post(from, &d, p)?;
+        if k % 4 == 3 {
+            let at = k * len as u64;
+            let want = read[at as usize..][..len].to_vec();
+            let p = Pending {
+                holds: vec![Holds {
+                    on: from,
+                    at: near + at,
+                    want,
+                }],
+                ..Run::pending(id, from, &parties)
+            };
+            let d = get(here, key, far + at, near + at, len as u32);
+            run.post(from, &within(d, TIMEOUT_US), p)?;
+        }
     }
     Ok(())
 }
@@ -424,7 +473,7 @@ fn refused(
     (from, to): (usize, usize),
     len: u32,
     is_put: bool,
-    bad_key: bool,
+    fault: Fault,
 ) -> Done {
     let Some((here, _)) = run.session(from, to) else {
         return Ok(());
@@ -435,14 +484,23 @@ fn refused(
     let good = run.w.host(to).rkey();
     let bytes = run.source(id, from, src, len as usize);
     // Not behind the end of the region alone, so that a part of it would fit.
-    let (key, at) = match bad_key {
-        true => (Rkey(good.0 ^ 0x10), dst),
-        false => (good, BEHIND - u64::from(len / 2)),
+    // Slow memory has no words.
+    let fault = match fault {
+        Fault::Word if !signals || !is_put => Fault::Key,
+        fault => fault,
+    };
+    let (key, at) = match fault {
+        Fault::Key => (Rkey(good.0 ^ 0x10), dst),
+        Fault::Bounds => (good, BEHIND - u64::from(len / 2)),
+        Fault::Word => (good, dst),
     };
     let word = dst + OPERAND as u64 - 8;
-    let word_index = (word / 8) as u32;
+    let word_index = match fault {
+        Fault::Word => (BEHIND / 8) as u32,
+        _ => (word / 8) as u32,
+    };
     run.w.host(to).poke(word, &[7; 8]);
-    let before = run.w.host(from).peek(dst, len as usize);
+    let there = run.w.host(to).peek(dst, len as usize);
     let d = match is_put {
         true if signals => signalled(put(here, key, src, at, len), word_index, 99),
         true => put(here, key, src, at, len),
@@ -450,19 +508,24 @@ fn refused(
     };
     let mut p = Pending {
         want: REFUSED,
-        holds: vec![Holds {
-            on: to,
-            at: word,
-            want: vec![7; 8],
-        }],
+        holds: vec![
+            Holds {
+                on: to,
+                at: word,
+                want: vec![7; 8],
+            },
+            // No byte is written before all is checked.
+            Holds {
+                on: to,
+                at: dst,
+                want: there,
+            },
+        ],
         ..Run::pending(id, from, &parties)
     };
     if !is_put {
-        p.holds = vec![Holds {
-            on: from,
-            at: dst,
-            want: before,
-        }];
+        // A part may have come before the peer has refused the rest.
+        p.holds.clear();
     }
     run.post(from, &within(d, TIMEOUT_US), p)?;
     // What was posted behind it is another matter.
@@ -538,218 +601,4 @@ fn withdrawn(run: &mut Run<'_>, id: usize, (from, to): (usize, usize)) -> Done {
         old = Some(region.rkey);
     }
     Ok(())
-}
-
-fn groups(run: &mut Run<'_>, id: usize, both: &[Vec<usize>; 2], count: u64, order: u64) -> Done {
-    let mut rng = Rng(order);
-    let contexts = [run.context(), run.context()];
-    let mut left: Vec<(usize, usize)> = Vec::new();
-    for (g, members) in both.iter().enumerate() {
-        left.extend((0..members.len()).map(|r| (g, r)));
-    }
-    let mut comms: [Vec<Option<CommId>>; 2] = [0, 1].map(|g| vec![None; both[g].len()]);
-    while !left.is_empty() {
-        let (g, r) = left.swap_remove((rng.next() % left.len() as u64) as usize);
-        let config = CommunicatorConfig {
-            ctx: contexts[g],
-            rank: r as u32,
-            peers: both[g].iter().map(|m| address(*m)).collect(),
-            settings: run.plan.settings(),
-        };
-        let made = run.w.host(both[g][r]).nic.create_communicator(&config);
-        comms[g][r] = Some(made.map_err(|e| format!("no communicator at NIC {r}: {e}"))?);
-        for _ in 0..rng.next() % 40 {
-            run.step()?;
-        }
-    }
-    let comms = comms.map(|c| c.into_iter().flatten().collect::<Vec<_>>());
-    for (members, comms) in both.iter().zip(comms) {
-        let Some(comms) = run.met(members, comms)? else {
-            return Ok(());
-        };
-        let what = (K::AllReduce, 0, count as usize);
-        run.collective(id, members, &comms, what, With::Nothing)?;
-        run.all_end(id)?;
-        run.free(members, &comms)?;
-    }
-    Ok(())
-}
-
-fn unlike(run: &mut Run<'_>, id: usize, members: &[usize], count: u64, odd: usize) -> Done {
-    let Some(comms) = run.meet(members)? else {
-        return Ok(());
-    };
-    let (src, dst) = run.slot()?;
-    for (r, m) in members.iter().enumerate() {
-        let count = count + u64::from(r == odd);
-        let call = Call::new(K::AllReduce, count)
-            .of(DataType::U32, ReduceOp::Sum)
-            .at(src, dst)
-            .within(TIMEOUT_US);
-        let p = Pending {
-            in_group: true,
-            want: &[Status::Mismatch],
-            // At once, and not by the time-out.
-            until: run.w.now + 2_000_000_000,
-            ..Run::pending(id, *m, members)
-        };
-        run.post(*m, &call.descriptor(comms[r]), p)?;
-    }
-    run.all_end(id)?;
-    run.free(members, &comms)
-}
-
-fn aborted(
-    run: &mut Run<'_>,
-    id: usize,
-    members: &[usize],
-    count: u64,
-    by: usize,
-    after: u32,
-) -> Done {
-    const ENDS: &[Status] = &[Status::Ok, Status::CommAborted];
-    let Some(comms) = run.meet(members)? else {
-        return Ok(());
-    };
-    let (src, dst) = run.slot()?;
-    let call = Call::new(K::AllReduce, count)
-        .of(DataType::U32, ReduceOp::Sum)
-        .at(src, dst)
-        .within(TIMEOUT_US);
-    for (r, m) in members.iter().enumerate() {
-        run.source(id, *m, src, count as usize * 4);
-        let p = Pending {
-            in_group: true,
-            want: ENDS,
-            until: run.w.now + 2_000_000_000,
-            // Whoever has ended has its memory back.
-            reads: vec![Lent {
-                on: *m,
-                at: dst,
-                len: count as usize * 4,
-            }],
-            ..Run::pending(id, *m, members)
-        };
-        run.post(*m, &call.descriptor(comms[r]), p)?;
-    }
-    for _ in 0..after {
-        run.step()?;
-    }
-    let ended = run.w.host(members[by]).nic.abort_communicator(comms[by]);
-    ended.map_err(|e| format!("operation {id}: no abort at NIC {}: {e}", members[by]))?;
-    run.all_end(id)?;
-    for _ in 0..50 {
-        run.step()?;
-    }
-    // A NIC whose peer is lost has an error, and its memory as it was then.
-    let all = members.iter().filter(|_| !run.plan.may_lose());
-    for m in all {
-        let got = run.w.host(*m).peek(dst, count as usize * 4);
-        if let Some(i) = got.iter().position(|b| *b != 0xdb) {
-            return Err(format!(
-                "operation {id}: byte {i} at NIC {m} was written after its end"
-            ));
-        }
-    }
-    run.free(members, &comms)
-}
-
-fn streams(run: &mut Run<'_>, id: usize, count: u64, order: u64) -> Done {
-    let ranks = run.plan.ranks;
-    let members: Vec<usize> = (0..ranks).collect();
-    let (src, dst) = run.slot()?;
-    let mut rng = Rng(order);
-    let len = count as usize * 4;
-    let sources: Vec<Vec<u8>> = members
-        .iter()
-        .map(|m| model::bytes(run.plan.seed, id, *m, len))
-        .collect();
-    let want = model::result(K::AllReduce, &sources, 0, 0, len, With::Nothing);
-    let rings: Vec<[Ring; 2]> = members
-        .iter()
-        .map(|m| {
-            [
-                Ring::new(&run.w, *m, src, 11, order),
-                Ring::new(&run.w, *m, dst, 12, order << 3),
-            ]
-        })
-        .collect();
-    for (m, [input, output]) in members.iter().zip(&rings) {
-        let call = Call::new(K::AllReduce, count)
-            .of(DataType::U32, ReduceOp::Sum)
-            .streamed()
-            .of_ring(input)
-            .to_ring(output)
-            .within(TIMEOUT_US);
-        let p = Pending {
-            in_group: true,
-            ..Run::pending(id, *m, &members)
-        };
-        run.post(*m, &call.descriptor(run.w.comms[*m]), p)?;
-    }
-    let (mut pushed, mut popped) = (vec![0; ranks], vec![Vec::new(); ranks]);
-    let until = run.w.now + 60_000_000_000;
-    while popped.iter().any(|p: &Vec<u8>| p.len() < len) {
-        let r = (rng.next() % ranks as u64) as usize;
-        let [input, output] = &rings[r];
-        let n = (rng.next() % 1500) as usize;
-        let rest: &[u8] = &sources[r][pushed[r]..];
-        pushed[r] += input.push(&run.w, &rest[..n.min(rest.len())]);
-        let n = (rng.next() % 1500) as usize;
-        popped[r].extend(output.pop(&run.w, n));
-        run.step()?;
-        if !run.is_under_way(id) && rings.iter().all(|r| r[1].level(&run.w) == 0) {
-            break;
-        }
-        if run.w.now > until {
-            return Err(run.hung());
-        }
-    }
-    run.all_end(id)?;
-    if run.plan.may_lose() {
-        return Ok(());
-    }
-    match popped.iter().position(|p| *p != want) {
-        Some(m) => Err(format!("operation {id}: the stream of NIC {m} differs")),
-        None => Ok(()),
-    }
-}
-
-fn engines(run: &mut Run<'_>, id: usize, members: &[usize], count: u64) -> Done {
-    let Some(comms) = run.meet(members)? else {
-        return Ok(());
-    };
-    let spec = "checksum";
-    let mut taps = Vec::new();
-    for (m, comm) in members.iter().zip(&comms) {
-        let host = run.w.host(*m);
-        let at = |place| {
-            let nic = &host.nic;
-            let put = nic.attach_communicator_engine(host.pd, *comm, place, engine(spec), 4);
-            put.map_err(|e| format!("no engine at NIC {m}: {e}"))
-        };
-        taps.push([at(Place::Input)?, at(Place::Output)?]);
-    }
-    let what = (K::AllReduce, 0, count as usize);
-    run.collective(id, members, &comms, what, With::Nothing)?;
-    run.all_end(id)?;
-    let len = count as usize * 4;
-    let sources: Vec<Vec<u8>> = members
-        .iter()
-        .map(|m| model::bytes(run.plan.seed, id, *m, len))
-        .collect();
-    let sum = model::result(K::AllReduce, &sources, 0, 0, len, With::Nothing);
-    for ((m, source), taps) in members.iter().zip(&sources).zip(taps) {
-        for (tap, bytes) in taps.into_iter().zip([source, &sum]) {
-            let nic = &run.w.host(*m).nic;
-            let got = nic.engine_result(tap);
-            let got = got.map_err(|e| format!("no result at NIC {m}: {e}"))?;
-            if got.bytes != behind(spec, bytes).1 && !run.plan.may_lose() {
-                return Err(format!("operation {id}: an engine at NIC {m} differs"));
-            }
-            let gone = nic.detach_engine(tap);
-            gone.map_err(|e| format!("an engine stays at NIC {m}: {e}"))?;
-        }
-    }
-    run.free(members, &comms)
 }
