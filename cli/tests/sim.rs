@@ -502,8 +502,8 @@ fn a_figure_has_the_papers_numbers_beside_ours_and_says_why_they_differ() {
     assert_eq!(text.matches("# differs by more than 15%").count(), 1);
     for name in ["fpganic-5a", "acclplus-13-8k"] {
         let svg = std::fs::read_to_string(folder.join(format!("{name}.svg"))).expect("a picture");
-        let has_paper = svg.contains("stated in the paper");
-        assert_eq!(has_paper, name == "fpganic-5a", "{svg}");
+        let has_theirs = svg.contains(">\nstated\n<");
+        assert_eq!(has_theirs, name == "fpganic-5a", "{svg}");
     }
 
     let out = sim(&["figures", "fpganic-5a", "--json"]);
@@ -511,10 +511,10 @@ fn a_figure_has_the_papers_numbers_beside_ours_and_says_why_they_differ() {
     let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     let figure = &report["figures"][0];
     assert_eq!(
-        (&figure["profile"], &figure["points"][0]["paper"]),
+        (&figure["profile"], &figure["points"][0]["theirs"]),
         (&"fpganic".into(), &3.1.into())
     );
-    assert!(figure["points"][3]["paper"].is_null(), "{report}");
+    assert!(figure["points"][3]["theirs"].is_null(), "{report}");
     assert!(figure["differs"].is_string(), "{report}");
 }
 

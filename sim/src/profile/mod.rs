@@ -26,9 +26,10 @@ pub struct Profile {
 }
 
 /// Built-in profiles, which a test reads: names and files.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 5] = [
     ("ideal", include_str!("../../profiles/ideal.toml")),
     ("fpganic", include_str!("../../profiles/fpganic.toml")),
+    ("rtl", include_str!("../../profiles/rtl.toml")),
     ("accl", include_str!("../../profiles/accl.toml")),
     ("acclplus", include_str!("../../profiles/acclplus.toml")),
 ];

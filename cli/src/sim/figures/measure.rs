@@ -29,7 +29,7 @@ pub(super) struct Measured {
 impl Measured {
     /// Ours by the paper's.
     pub(super) fn ratio(&self) -> Option<f64> {
-        self.point.paper.map(|paper| self.value / paper)
+        self.point.theirs.map(|theirs| self.value / theirs)
     }
 
     /// Whether it differs by more than [`WIDE`].
@@ -180,7 +180,7 @@ mod tests {
                 let done = measure(figure.work, small, &profile).expect("it ends");
                 assert_eq!(done.wrong, 0, "{}", figure.name);
                 assert!(done.time_ns > 0 && done.value > 0.0, "{done:?}");
-                let ratio = point.paper.map(|p| done.value / p);
+                let ratio = point.theirs.map(|t| done.value / t);
                 assert_eq!(done.ratio(), ratio, "{}", figure.name);
             }
         }
@@ -188,11 +188,11 @@ mod tests {
 
     #[test]
     fn a_difference_of_more_than_the_limit_is_wide_on_both_sides() {
-        let at = |value: f64, paper| Measured {
+        let at = |value: f64, theirs| Measured {
             point: Point {
                 ranks: 2,
                 bytes: 8,
-                paper,
+                theirs,
             },
             time_ns: 1,
             value,

@@ -1,4 +1,5 @@
-//! Figures of papers whose text states a number: what they measure, and what the text says.
+//! Figures of papers whose text states a number: what they measure, and what the text says; and
+//! those of the hardware blocks that docs/results/hw has.
 //!
 //! A point has a number of the paper where its text, a table or a label states one. Nothing is
 //! read off a picture.
@@ -46,7 +47,7 @@ pub(super) struct Point {
     pub(super) ranks: usize,
     pub(super) bytes: u64,
     /// The paper's number there, in the unit of the figure's work.
-    pub(super) paper: Option<f64>,
+    pub(super) theirs: Option<f64>,
 }
 
 /// A figure that is not repeated.
@@ -60,15 +61,15 @@ const fn ours(ranks: usize, bytes: u64) -> Point {
     Point {
         ranks,
         bytes,
-        paper: None,
+        theirs: None,
     }
 }
 
-const fn both(ranks: usize, bytes: u64, paper: f64) -> Point {
+const fn both(ranks: usize, bytes: u64, theirs: f64) -> Point {
     Point {
         ranks,
         bytes,
-        paper: Some(paper),
+        theirs: Some(theirs),
     }
 }
 
@@ -77,6 +78,8 @@ const MIB: u64 = 1 << 20;
 
 /// Line rate of 100 Gb/s, in GB/s.
 const LINE: f64 = 12.5;
+
+const HARDWARE: &str = "hardware blocks (docs/results/hw)";
 
 /// All that are repeated.
 pub(super) const FIGURES: &[Figure] = &[
@@ -141,6 +144,39 @@ pub(super) const FIGURES: &[Figure] = &[
         ],
         stated: "§3.4: FpgaNIC and NCCL \"reach the theoretical bus bandwidth with an increasing number of nodes\"; taken as 100 Gb/s at 8 nodes",
         differs: "",
+    },
+    Figure {
+        name: "rtl-5a",
+        paper: HARDWARE,
+        title: "Fig. 5a: round trip by the size of the message",
+        profile: "rtl",
+        work: Work::RoundTrip,
+        points: &[
+            both(2, 64, 3.38),
+            both(2, 512, 3.49),
+            both(2, 2 * KIB, 3.88),
+            both(2, 8 * KIB, 5.41),
+            both(2, 32 * KIB, 11.56),
+            both(2, 64 * KIB, 19.75),
+        ],
+        stated: "Fig. 5a: GPU to GPU and back, of two simulated `nic_top`",
+        differs: "the wire of the hardware's simulations passes a segment of up to 64 KiB on when it is whole; packets here have 9 KB at most",
+    },
+    Figure {
+        name: "rtl-7",
+        paper: HARDWARE,
+        title: "Fig. 7: all-reduce of eight NICs by size",
+        profile: "rtl",
+        work: Work::BusBandwidth(CollectiveKind::AllReduce, Algorithm::Ring),
+        points: &[
+            both(8, 16 * KIB, 1.73),
+            both(8, 64 * KIB, 6.57),
+            both(8, 256 * KIB, 13.42),
+            both(8, MIB, 15.33),
+            both(8, 4 * MIB, 15.66),
+        ],
+        stated: "Fig. 7: a ring of eight simulated `nic_top`, in one part up to 256 KiB, then in four",
+        differs: "the block `ring` forwards partial results from the card's memory (30 cycles), and each frame here is fetched as from the GPU's (200); the NIC's messages, heads and acknowledgements besides",
     },
     Figure {
         name: "accl-6",
@@ -330,8 +366,29 @@ mod tests {
         assert_eq!(unique.len(), names.len());
         assert!(!unique.contains(&"all"));
         for f in FIGURES {
-            assert!(f.stated.starts_with('§'), "{}", f.name);
+            let place = if f.profile == "rtl" { "Fig. " } else { "§" };
+            assert!(f.stated.starts_with(place), "{}", f.name);
             assert!(!f.points.is_empty(), "{}", f.name);
+        }
+    }
+
+    /// The page is written by `cargo xtask hw figures --update`, and may change.
+    #[test]
+    fn numbers_of_the_hardware_are_those_of_its_page() {
+        let page = include_str!("../../../../docs/results/hw/README.md");
+        for f in FIGURES.iter().filter(|f| f.paper == HARDWARE) {
+            let (mark, _) = f.title.split_once(':').expect("a number and a colon");
+            let (_, section) = page.split_once(&format!("## {mark}:")).expect(mark);
+            for p in f.points {
+                let begin = format!("| {} |", p.bytes);
+                let row = section.lines().find(|l| l.starts_with(&begin));
+                let theirs = p.theirs.expect("its simulation has each point");
+                let cell = format!(" {theirs:.2} |");
+                assert!(
+                    row.is_some_and(|r| r.contains(&cell)),
+                    "{begin}{cell} {row:?}"
+                );
+            }
         }
     }
 }

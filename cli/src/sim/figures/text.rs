@@ -20,12 +20,12 @@ pub(super) fn head(figure: &Figure, profile: &Profile) -> String {
         "# profile {}: {} Gb/s, {} ns a link; {}",
         profile.name, profile.link_gbps, profile.link_delay_ns, profile.source
     );
-    let _ = writeln!(out, "# the paper, {}", figure.stated);
-    let _ = writeln!(out, "# paper and ours: {}", figure.work.quantity());
+    let _ = writeln!(out, "# stated, {}", figure.stated);
+    let _ = writeln!(out, "# theirs and ours: {}", figure.work.quantity());
     let _ = writeln!(
         out,
         "#{:>6} {:>9} {:>12} {:>9} {:>9} {:>7} {:>7}",
-        "ranks", "size", "time (us)", "paper", "ours", "ratio", "#wrong"
+        "ranks", "size", "time (us)", "theirs", "ours", "ratio", "#wrong"
     );
     out
 }
@@ -38,7 +38,7 @@ pub(super) fn line(m: &Measured) -> String {
         m.point.ranks,
         size_text(m.point.bytes),
         us(m.time_ns),
-        number(m.point.paper),
+        number(m.point.theirs),
         m.value,
         number(m.ratio()),
         m.wrong
@@ -63,7 +63,7 @@ pub(super) fn json(figure: &Figure, points: &[Measured]) -> Value {
             "ranks": m.point.ranks,
             "size_bytes": m.point.bytes,
             "time_us": us(m.time_ns),
-            "paper": m.point.paper,
+            "theirs": m.point.theirs,
             "ours": m.value,
             "ratio": m.ratio(),
             "wrong": m.wrong,
@@ -98,10 +98,10 @@ pub(super) fn picture(figure: &Figure, points: &[Measured]) -> Result<String> {
         busbw_gbs: value,
         ..Row::default()
     };
-    let ours = points.iter().map(|m| row("simulated", m, m.value));
+    let ours = points.iter().map(|m| row("ours", m, m.value));
     let papers = points
         .iter()
-        .filter_map(|m| Some(row("stated in the paper", m, m.point.paper?)));
+        .filter_map(|m| Some(row("stated", m, m.point.theirs?)));
     let rows = ours.chain(papers).collect();
     let plot = Plot {
         title: format!("{}, {}", figure.paper, figure.title),
@@ -153,12 +153,12 @@ mod tests {
         differs: "it is far",
     };
 
-    fn at(value: f64, paper: Option<f64>) -> Measured {
+    fn at(value: f64, theirs: Option<f64>) -> Measured {
         Measured {
             point: Point {
                 ranks: 2,
                 bytes: 65_536,
-                paper,
+                theirs,
             },
             time_ns: 12_345,
             value,
