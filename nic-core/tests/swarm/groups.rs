@@ -22,7 +22,7 @@ pub(super) fn burst(
     len: u32,
     order: u64,
 ) -> Done {
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     let all: Vec<usize> = (0..run.plan.ranks).collect();
     let mut rng = Rng(order);
     let call = |kind, peer: usize, at: u64| {
@@ -127,7 +127,7 @@ pub(super) fn unlike(
     let Some(comms) = run.meet(members)? else {
         return Ok(());
     };
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     for (r, m) in members.iter().enumerate() {
         let count = count + u64::from(r == odd);
         let call = Call::new(K::AllReduce, count)
@@ -159,7 +159,7 @@ pub(super) fn aborted(
     let Some(comms) = run.meet(members)? else {
         return Ok(());
     };
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     let call = Call::new(K::AllReduce, count)
         .of(DataType::U32, ReduceOp::Sum)
         .at(src, dst)
@@ -205,7 +205,7 @@ pub(super) fn aborted(
 pub(super) fn streams(run: &mut Run<'_>, id: usize, count: u64, order: u64) -> Done {
     let ranks = run.plan.ranks;
     let members: Vec<usize> = (0..ranks).collect();
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     let mut rng = Rng(order);
     let len = count as usize * 4;
     let sources: Vec<Vec<u8>> = members
@@ -306,7 +306,7 @@ pub(super) fn left(run: &mut Run<'_>, id: usize, members: &[usize], count: u64, 
     let Some(comms) = run.meet(members)? else {
         return Ok(());
     };
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     run.free(&members[by..=by], &comms[by..=by])?;
     for (r, m) in members.iter().enumerate().filter(|(r, _)| *r != by) {
         let call = Call::new(K::AllReduce, count)

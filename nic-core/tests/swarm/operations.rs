@@ -18,7 +18,7 @@ impl Run<'_> {
         (kind, root, count): (K, usize, usize),
         how: How,
     ) -> Result<(), String> {
-        let (src, dst) = self.slot()?;
+        let (src, dst) = self.slot(id)?;
         let with = how.with;
         let dst = if how.in_place { src } else { dst };
         let ranks = members.len();
@@ -79,7 +79,7 @@ impl Run<'_> {
         to: usize,
         len: usize,
     ) -> Result<(), String> {
-        let (src, dst) = self.slot()?;
+        let (src, dst) = self.slot(id)?;
         let want = self.source(id, from, src, len);
         let all: Vec<usize> = (0..self.plan.ranks).collect();
         let call = |kind| {
@@ -129,7 +129,7 @@ impl Run<'_> {
         let Some((here, there)) = self.session(from, to) else {
             return Ok(());
         };
-        let (src, dst) = self.slot()?;
+        let (src, dst) = self.slot(id)?;
         let key = self.w.host(to).rkey();
         let pending = |rank| Run::pending(id, rank, &[from, to]);
         let one = |d: Descriptor| within(d, TIMEOUT_US);

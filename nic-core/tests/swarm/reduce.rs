@@ -1,11 +1,12 @@
 //! The smallest part of a plan that still fails.
 
-/// Drops halves, quarters and so on, down to single operations, as long as the rest fails.
+/// Drops halves, quarters and so on, down to single operations, as long as the rest fails. Single
+/// ones are tried again after one has gone.
 pub(super) fn reduce(all: Vec<usize>, mut fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
     let mut left = all;
     let mut size = left.len().div_ceil(2);
     while size > 0 {
-        let mut at = 0;
+        let (mut at, before) = (0, left.len());
         while at < left.len() {
             let mut rest = left.clone();
             rest.drain(at..(at + size).min(left.len()));
@@ -14,7 +15,11 @@ pub(super) fn reduce(all: Vec<usize>, mut fails: impl FnMut(&[usize]) -> bool) -
                 false => at += size,
             }
         }
-        size = if size == 1 { 0 } else { size.div_ceil(2) };
+        size = match size {
+            1 if left.len() < before => 1,
+            1 => 0,
+            _ => size.div_ceil(2),
+        };
     }
     left
 }
@@ -24,4 +29,7 @@ fn what_a_failure_needs_is_left() {
     let fails = |ids: &[usize]| ids.contains(&7) && ids.contains(&23);
     assert_eq!(reduce((0..40).collect(), fails), [7, 23]);
     assert_eq!(reduce((0..40).collect(), |_| true), [0; 0]);
+    // The first can go only when no other is left.
+    let fails = |ids: &[usize]| ids.contains(&7) && (ids[0] == 0 || ids.len() == 1);
+    assert_eq!(reduce((0..40).collect(), fails), [7]);
 }

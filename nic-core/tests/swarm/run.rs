@@ -100,8 +100,8 @@ pub(super) struct Run<'a> {
     ended: Vec<(usize, u32, Completion)>,
     /// What operations since the last settling have left behind.
     kept: Vec<(usize, Holds)>,
-    used: usize,
-    /// Most operands under way at once: memory behind theirs is untouched.
+    used: [bool; SLOTS],
+    /// Memory behind these operands is untouched.
     most: usize,
     contexts: u64,
     clocks: Clocks,
@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
             pending: Vec::new(),
             ended: Vec::new(),
             kept: Vec::new(),
-            used: 0,
+            used: [false; SLOTS],
             most: 0,
             contexts: 7,
             clocks: Clocks::new(plan),
@@ -309,7 +309,7 @@ impl<'a> Run<'a> {
             self.holds(&h)
                 .map_err(|e| format!("after operation {id} had ended: {e}"))?;
         }
-        self.used = 0;
+        self.used = [false; SLOTS];
         Ok(())
     }
 
@@ -575,13 +575,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub(super) fn slot(&mut self) -> Result<(u64, u64), String> {
-        if self.used == SLOTS {
-            self.settle()?;
-        }
-        let at = 2 * self.used * OPERAND;
-        self.used += 1;
-        self.most = self.most.max(self.used);
+    /// Memory for operands: a source and a destination. Its place depends on the operation's
+    /// number first of all, so that it stays where it is in a shorter plan.
+    pub(super) fn slot(&mut self, id: usize) -> Result<(u64, u64), String> {
+        let first = id * 5 % SLOTS;
+        let mut all = (first..first + SLOTS).map(|at| at % SLOTS);
+        let at = all.find(|at| !self.used[*at]);
+        let at = at.ok_or("a step has more operands than there are")?;
+        self.used[at] = true;
+        self.most = self.most.max(at + 1);
+        let at = 2 * at * OPERAND;
         Ok((at as u64, (at + OPERAND) as u64))
     }
 
@@ -605,6 +608,10 @@ impl<'a> Run<'a> {
     }
 
     fn take(&mut self, id: usize, op: &Op) -> Result<(), String> {
+        // A step has two at most.
+        if self.used.iter().filter(|used| !**used).count() < 2 {
+            self.settle()?;
+        }
         match *op {
             Op::Settle => self.settle(),
             Op::Break(what) => {

@@ -179,7 +179,7 @@ fn session(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
     };
     let parties = [from, to];
     use_old_ids(run, id, &parties)?;
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     let len: u32 = sends.iter().sum();
     let bytes = run.source(id, from, src, len as usize);
     let mut put = None;
@@ -206,7 +206,7 @@ fn session(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         stream = out;
         put = Some((at, engine, result));
     }
-    let (back_src, back_dst) = run.slot()?;
+    let (back_src, back_dst) = run.slot(id)?;
     let answer = run.source(id + 1000, to, back_src, *back as usize);
     let send_back = |run: &mut Run<'_>| {
         let sent = within(send(there, back_src, *back), TIMEOUT_US);
@@ -345,7 +345,7 @@ fn late(run: &mut Run<'_>, id: usize, (from, to): (usize, usize), sent: u32, lac
         return Ok(());
     };
     let parties = [from, to];
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     let bytes = run.source(id, from, src, (sent + lacks) as usize);
     if sent > 0 {
         let d = within(send(here, src, sent), TIMEOUT_US);
@@ -401,7 +401,7 @@ fn adds(run: &mut Run<'_>, id: usize, (from, to): (usize, usize), count: u64, ah
     let Some((here, _)) = run.session(from, to) else {
         return Ok(());
     };
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     let parties = [from, to];
     let key = run.w.host(to).rkey();
     let signal = dst + OPERAND as u64 - 8;
@@ -426,7 +426,7 @@ fn adds(run: &mut Run<'_>, id: usize, (from, to): (usize, usize), count: u64, ah
         let d = signalled(put(here, key, src, dst, ahead), (signal / 8) as u32, 7);
         run.post(from, &within(d, TIMEOUT_US), p)?;
     }
-    let (far, near) = run.slot()?;
+    let (far, near) = run.slot(id)?;
     let word = far + OPERAND as u64 - 8;
     let len = 500;
     let read = run.source(id + 1, to, far, len * count as usize);
@@ -478,7 +478,7 @@ fn refused(
     let Some((here, _)) = run.session(from, to) else {
         return Ok(());
     };
-    let (src, dst) = run.slot()?;
+    let (src, dst) = run.slot(id)?;
     let signals = !run.plan.hosts.slow;
     let parties = [from, to];
     let good = run.w.host(to).rkey();
@@ -550,7 +550,7 @@ fn withdrawn(run: &mut Run<'_>, id: usize, (from, to): (usize, usize)) -> Done {
         return Ok(());
     };
     run.settle()?;
-    let (src, _) = run.slot()?;
+    let (src, _) = run.slot(id)?;
     let len = 5000;
     let mut old: Option<Rkey> = None;
     for turn in 0..3_u64 {
@@ -598,6 +598,15 @@ fn withdrawn(run: &mut Run<'_>, id: usize, (from, to): (usize, usize)) -> Done {
         host.nic
             .unmap(SECOND, SECOND_BYTES)
             .map_err(|e| wrong(&e))?;
+        // Where nothing is mapped, nothing can be registered.
+        let again = host
+            .nic
+            .register(host.pd, SECOND, SECOND_BYTES, Access::REMOTE);
+        if again.is_ok() {
+            return Err(format!(
+                "operation {id}: memory that NIC {to} has unmapped is registered"
+            ));
+        }
         old = Some(region.rkey);
     }
     Ok(())
