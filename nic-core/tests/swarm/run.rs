@@ -149,7 +149,8 @@ impl<'a> Run<'a> {
             window: plan.hosts.window,
             sessions: plan.sessions() + SPARE_SESSIONS,
             slow: plan.hosts.slow.then_some(plan.seed),
-            scattered: plan.hosts.refills,
+            // Large pages otherwise, so that both kinds of entries are refilled.
+            scattered: plan.hosts.refills && plan.seed.is_multiple_of(2),
         };
         let few = |_: usize, nic: NicBuilder| match plan.hosts.refills {
             false => nic,
@@ -341,7 +342,12 @@ impl<'a> Run<'a> {
     fn judge(&mut self, p: Pending, c: &Completion) -> Result<(), String> {
         let status = c.status as u64;
         let now = self.w.now;
-        self.note(&[p.id as u64, p.rank as u64, status, c.bytes, c.detail, now]);
+        // Keys of memory are drawn anew in each run.
+        let detail = match c.status {
+            Status::BadKey => 0,
+            _ => c.detail,
+        };
+        self.note(&[p.id as u64, p.rank as u64, status, c.bytes, detail, now]);
         self.out.operations += 1;
         let what = || format!("operation {} at NIC {}: {c:?}", p.id, p.rank);
         if !p.want.contains(&c.status) {
