@@ -147,3 +147,80 @@ fn marked_packets_slow_a_paced_requester_and_are_told_at_most_every_50_us() {
     assert!(slowed > 10 * free, "{slowed} ns, unmarked {free} ns");
     assert!(told <= slowed / 50_000 + 1, "{told} in {slowed} ns");
 }
+
+/// Posts sends of so many packets each.
+fn post_sends(w: &mut Wire, ids: std::ops::Range<u64>, packets: u32) {
+    let len = packets * MTU;
+    for id in ids {
+        w.ends[0].memory.local.insert(id, vec![id as u8; len as usize]);
+        let request = Request::Send(None);
+        assert!(w.ends[0].qp.post(Work { id, request, len }));
+    }
+}
+
+/// As over several ways: three of ten packets take four times as long, and none is lost.
+#[test]
+fn packets_that_are_late_are_waited_for_once_that_was_seen() {
+    let mut w = Wire::new(11, [0, 0, 300, 0], SELECTIVE);
+    post_sends(&mut w, 0..50, 20);
+    w.settle();
+    let first = w.ends[0].qp.counters();
+    post_sends(&mut w, 50..250, 20);
+    w.settle();
+    let all = w.ends[0].qp.counters();
+    assert_eq!(all.timeouts, 0);
+    // A probe may leave beside 4,000 packets.
+    let repeated = all.repeated - first.repeated;
+    assert!(repeated < 40, "{repeated} of 4,000, {first:?}");
+}
+
+#[test]
+fn a_probe_finds_a_lost_end_long_before_the_time_out() {
+    for lost in 1..5 {
+        let mut w = Wire::new(13, [0; 4], SELECTIVE);
+        post_sends(&mut w, 0..20, 3);
+        w.settle();
+        let begin = w.now.0;
+        post_sends(&mut w, 20..21, 5);
+        w.tick();
+        // They have left and not arrived: the last ones never will.
+        post_sends(&mut w, 21..22, 5);
+        let mut room = [0; 512];
+        let e = &mut w.ends[0];
+        let mut left = Vec::new();
+        while let Transmit::Packet(len) = e.qp.transmit(w.now, &mut room, &mut e.memory) {
+            left.push(room[..len].to_vec());
+        }
+        assert_eq!(left.len(), 5);
+        for bytes in left.into_iter().take(5 - lost) {
+            w.flying.push_back((w.now.0 + 10_000, 1, bytes));
+        }
+        w.settle();
+        let took = w.now.0 - begin;
+        assert!(took < 250_000, "{took} ns with {lost} lost");
+        assert_eq!(w.ends[0].qp.counters().timeouts, 0);
+        assert_eq!(w.ends[1].memory.received.len(), 22);
+    }
+}
+
+#[test]
+fn a_silent_peer_is_probed_once() {
+    let mut w = Wire::new(17, [0; 4], SELECTIVE);
+    post_sends(&mut w, 0..20, 3);
+    w.settle();
+    post_sends(&mut w, 20..21, 5);
+    w.faults = [1000, 0, 0, 0];
+    let sent = |w: &Wire| w.seen.values().sum::<u64>();
+    let before = sent(&w);
+    let begin = w.now.0;
+    // The first time-out is after 500 us.
+    while w.now.0 < begin + 450_000 {
+        w.tick();
+    }
+    assert_eq!(sent(&w), before + 5 + 1);
+    while w.ends[0].qp.state() == State::Rts {
+        w.tick();
+    }
+    let tries = w.ends[0].qp.counters().timeouts;
+    assert!(sent(&w) <= before + 6 + 5 * tries, "{tries} time-outs");
+}

@@ -5,21 +5,37 @@
 //! to send.
 //!
 //! **Lost.** A peer with selective repeat reports which packets have arrived. A packet is lost when
-//! one that left [`REORDERED`] or more packets later has arrived, or the last that left (RFC 8985
-//! §6.2 has time in place of numbers). Without selective repeat all packets behind a gap are lost.
+//! one that left [`REORDERED`] or more packets later has arrived, or the last that left. Once
+//! packets were seen to arrive late, time decides in place of numbers ([`reordering`]). Without
+//! selective repeat all packets behind a gap are lost.
+//!
+//! [`reordering`]: super::reordering
 
 use std::collections::VecDeque;
 
 use ringbell_net::wire::roce::Psn;
+use ringbell_net::NicTime;
+
+use super::reordering::{Reordering, RoundTrip};
 
 /// Packets that may overtake another without its being lost (RFC 5681 §3.2 waits for three
 /// duplicates).
 const REORDERED: u64 = 3;
 
+/// When a packet has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Leaving {
+    /// It was the packet of this number to leave.
+    number: u64,
+    at: NicTime,
+    /// It had left before.
+    again: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// On its way; it was packet number `0` to leave.
-    Sent(u64),
+    /// On its way.
+    Sent(Leaving),
     Arrived,
     Lost,
     /// Of an answer.
@@ -36,6 +52,13 @@ pub(super) struct Flights {
     left: u64,
     /// The last of them that has arrived.
     arrived: u64,
+    /// The last of those that had not left before.
+    newest: u64,
+    /// The packet that has left once more without being taken for lost.
+    probed: Option<Psn>,
+    reordering: Reordering,
+    /// When the next packet that was overtaken is lost.
+    overtaken: Option<NicTime>,
     lost: usize,
     /// No entry before this one is lost.
     lost_from: usize,
@@ -49,6 +72,10 @@ impl Flights {
             first,
             left: 0,
             arrived: 0,
+            newest: 0,
+            probed: None,
+            reordering: Reordering::default(),
+            overtaken: None,
             lost: 0,
             lost_from: 0,
             on_the_way: 0,
@@ -92,13 +119,19 @@ impl Flights {
     }
 
     /// A packet leaves that stands for so many numbers; for the first time if it is the next.
-    pub(super) fn leaves(&mut self, psn: Psn, numbers: u32) {
+    pub(super) fn leaves(&mut self, psn: Psn, numbers: u32, now: NicTime) {
         let index = psn.distance(self.first).unsigned_abs() as usize;
-        if index == self.entries.len() {
+        let again = index != self.entries.len();
+        if !again {
             self.entries.resize(index + numbers as usize, State::Answer);
         }
         self.left += 1;
-        self.set(index, State::Sent(self.left));
+        let leaving = Leaving {
+            number: self.left,
+            at: now,
+            again,
+        };
+        self.set(index, State::Sent(leaving));
     }
 
     /// The oldest packet that is lost.
@@ -112,13 +145,10 @@ impl Flights {
     }
 
     /// Everything before `to` has arrived.
-    pub(super) fn advance(&mut self, to: Psn) {
+    pub(super) fn advance(&mut self, to: Psn, now: NicTime, measured: Option<RoundTrip>) {
         let n = to.distance(self.first).max(0) as usize;
         for index in 0..n.min(self.entries.len()) {
-            if let State::Sent(number) = self.entries[index] {
-                self.arrived = self.arrived.max(number);
-            }
-            self.set(index, State::Arrived);
+            self.has_arrived(index, now, measured);
         }
         self.entries.drain(..n.min(self.entries.len()));
         self.lost_from = self.lost_from.saturating_sub(n);
@@ -126,31 +156,101 @@ impl Flights {
     }
 
     /// A packet has arrived before others.
-    pub(super) fn arrived(&mut self, psn: Psn) {
+    pub(super) fn arrived(&mut self, psn: Psn, now: NicTime, measured: Option<RoundTrip>) {
         let index = psn.distance(self.first);
-        let Some(&State::Sent(number)) = usize::try_from(index)
+        if let Some(index) = usize::try_from(index)
             .ok()
-            .and_then(|i| self.entries.get(i))
-        else {
-            return;
-        };
-        self.arrived = self.arrived.max(number);
-        self.set(index as usize, State::Arrived);
+            .filter(|i| *i < self.entries.len())
+        {
+            self.has_arrived(index, now, measured);
+        }
+    }
+
+    fn has_arrived(&mut self, index: usize, now: NicTime, measured: Option<RoundTrip>) {
+        let is_probed = self.probed == Some(self.first.plus(index as u32));
+        match self.entries[index] {
+            // Its first copy was slow, or lost: nothing says which.
+            State::Sent(Leaving { number, .. }) if is_probed => {
+                self.probed = None;
+                self.arrived = self.arrived.max(number);
+            }
+            _ if is_probed => self.probed = None,
+            State::Sent(Leaving { number, again, at }) => {
+                // What has left so shortly before cannot be what has arrived; short packets may
+                // be faster than what was measured.
+                let shortly = measured.is_some_and(|m| now.0 < at.0 + m.least / 4 * 3);
+                match again {
+                    true if shortly => self.reordering.saw_needless(self.arrived, self.left),
+                    true => {}
+                    // A report of the newest named all before it that had arrived.
+                    false if number < self.newest => self.reordering.saw_late(self.left),
+                    false => self.newest = number,
+                }
+                self.arrived = self.arrived.max(number);
+            }
+            State::Lost => self.reordering.saw_needless(self.arrived, self.left),
+            State::Arrived | State::Answer => {}
+        }
+        if self.entries[index] != State::Answer {
+            self.set(index, State::Arrived);
+        }
+    }
+
+    /// When [`find_lost`](Flights::find_lost) may find more although nothing arrives.
+    pub(super) fn overtaken(&self) -> Option<NicTime> {
+        self.overtaken
     }
 
     /// Finds what is lost by what has arrived among the first `n` numbers. Returns how many
     /// packets.
-    pub(super) fn find_lost(&mut self, n: usize) -> u64 {
+    pub(super) fn find_lost(&mut self, n: usize, now: NicTime, measured: Option<RoundTrip>) -> u64 {
+        let patience = self.reordering.patience(measured);
         let mut found = 0;
+        self.overtaken = None;
         for index in 0..n.min(self.entries.len()) {
-            let is_overtaken = |k| self.arrived >= self.left.min(k + REORDERED);
-            if matches!(self.entries[index], State::Sent(k) if k < self.arrived && is_overtaken(k))
-            {
+            let State::Sent(Leaving { number, at, .. }) = self.entries[index] else {
+                continue;
+            };
+            if number >= self.arrived {
+                continue;
+            }
+            let due = patience.map(|ns| NicTime(at.0 + ns));
+            let is_lost = match due {
+                None => self.arrived >= self.left.min(number + REORDERED),
+                Some(due) => due <= now,
+            };
+            if is_lost {
                 self.set(index, State::Lost);
                 found += 1;
+            } else if let Some(due) = due {
+                self.overtaken = Some(self.overtaken.map_or(due, |o| o.min(due)));
             }
         }
+        if found > 0 {
+            self.reordering.lost(self.arrived, self.left);
+        }
         found
+    }
+
+    /// The last packet that is on its way.
+    pub(super) fn last(&self) -> Option<Psn> {
+        let is_sent = |s: &State| matches!(s, State::Sent(_));
+        let index = self.entries.iter().rposition(is_sent)?;
+        Some(self.first.plus(index as u32))
+    }
+
+    /// Whether a packet was probed, and has not arrived.
+    pub(super) fn is_probe(&self, psn: Psn) -> bool {
+        self.probed == Some(psn)
+    }
+
+    /// A packet leaves once more, so that the peer says what it lacks.
+    pub(super) fn probe(&mut self, psn: Psn) {
+        self.probed = Some(psn);
+        self.set(
+            psn.distance(self.first).unsigned_abs() as usize,
+            State::Lost,
+        );
     }
 
     /// The oldest packet is lost; it may ask for the rest of an answer.

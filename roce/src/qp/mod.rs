@@ -22,6 +22,7 @@ mod early;
 mod flights;
 mod out;
 mod pace;
+mod reordering;
 mod requester;
 mod responder;
 mod state;

@@ -1,11 +1,14 @@
 //! Pace of a requester: when a packet counts as lost, and when the next may leave.
 //!
 //! The time-out follows the measured round trip (RFC 6298 §2) and doubles while nothing comes back.
+//! It has a lower bound, as a peer may be busy. A probe comes sooner: the last packet leaves once
+//! more after twice the round trip, so that the peer says what it lacks (RFC 8985 §7).
 //! Window and rate are those of the [congestion control](super::CongestionControl).
 
 use std::time::Duration;
 
 use super::congestion::{Congestion, CongestionControl};
+use super::reordering::RoundTrip;
 use ringbell_net::wire::roce::Psn;
 use ringbell_net::NicTime;
 
@@ -34,10 +37,14 @@ pub(super) struct Pace {
     control: Box<dyn CongestionControl>,
     /// When the next packet may leave.
     next: NicTime,
+    /// Mean and spread.
     round_trip_ns: Option<(u64, u64)>,
+    least_ns: u64,
     /// A packet whose acknowledgement is timed, and when it left.
     timed: Option<(Psn, NicTime)>,
     backoff: u32,
+    /// When the last packet leaves once more.
+    probe: Option<NicTime>,
 }
 
 impl Pace {
@@ -48,8 +55,10 @@ impl Pace {
             control: config.congestion.control(config.window),
             next: NicTime(0),
             round_trip_ns: None,
+            least_ns: u64::MAX,
             timed: None,
             backoff: 0,
+            probe: None,
         }
     }
 
@@ -85,6 +94,7 @@ impl Pace {
         if let Some((_, at)) = self.timed.filter(|(psn, _)| psn.is_before(next)) {
             self.timed = None;
             let sample = now.0.saturating_sub(at.0);
+            self.least_ns = self.least_ns.min(sample);
             self.round_trip_ns = Some(match self.round_trip_ns {
                 None => (sample, sample / 2),
                 Some((mean, spread)) => (
@@ -96,10 +106,40 @@ impl Pace {
         self.control.acknowledged(packets);
     }
 
+    /// Round trips, once one was measured.
+    pub(super) fn round_trip(&self) -> Option<RoundTrip> {
+        let (mean, least) = (self.round_trip_ns?.0, self.least_ns);
+        Some(RoundTrip { mean, least })
+    }
+
+    /// When the last packet leaves once more, if nothing comes back.
+    pub(super) fn probe(&self) -> Option<NicTime> {
+        self.probe
+    }
+
+    /// A packet has left, or an acknowledgement has come, and others are in flight.
+    pub(super) fn expect_answer(&mut self, now: NicTime) {
+        let Some((mean, spread)) = self.round_trip_ns else {
+            return;
+        };
+        let wait = (2 * mean).max(mean + 4 * spread);
+        let is_sooner = u128::from(wait) < self.timeout_min.as_nanos();
+        self.probe = is_sooner.then(|| NicTime(now.0 + wait));
+    }
+
+    /// Nothing is in flight, or the probe leaves.
+    pub(super) fn expect_none(&mut self) {
+        self.probe = None;
+    }
+
+    /// A packet leaves again: an acknowledgement may be for either copy.
+    pub(super) fn leaves_again(&mut self) {
+        self.timed = None;
+    }
+
     /// So many packets were lost, as far as is known.
     pub(super) fn lost(&mut self, packets: u32) {
-        // An acknowledgement may be for either copy from now on.
-        self.timed = None;
+        self.leaves_again();
         self.control.lost(packets);
     }
 

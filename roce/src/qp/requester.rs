@@ -327,7 +327,11 @@ impl Requester {
             }
             self.cursor += usize::from(after == p.end());
         }
-        self.flights.leaves(psn, numbers);
+        self.flights.leaves(psn, numbers, now);
+        // One probe for each silence.
+        if self.selective && self.tries.lost == 0 && !self.flights.is_probe(psn) {
+            self.pace.expect_answer(now);
+        }
         self.pace.leaves(len, now);
         if self.timer.is_none() {
             if self.tries.lost == 0 {
@@ -383,11 +387,15 @@ impl Requester {
     /// The oldest number that is not acknowledged moves on.
     fn progress(&mut self, to: Psn, now: NicTime) {
         let packets = to.distance(self.flights.first()).unsigned_abs();
-        self.flights.advance(to);
+        self.flights.advance(to, now, self.pace.round_trip());
         self.pace.acknowledged(packets, to, now);
         (self.tries.lost, self.tries.not_ready, self.rewound) = (0, 0, false);
         self.silent_since = now;
         self.timer = (self.flights.len() > 0).then(|| now.plus(self.pace.timeout()));
+        match self.timer {
+            Some(_) if self.selective => self.pace.expect_answer(now),
+            _ => self.pace.expect_none(),
+        }
     }
 
     /// Takes an answer. Returns whether it says anything about a request in flight.
@@ -416,7 +424,7 @@ impl Requester {
                     self.advance(psn, now, client, counters);
                     match code {
                         NakCode::Sequence if self.selective => {
-                            self.reported(psn, packet.payload, counters);
+                            self.reported(psn, packet.payload, now, counters);
                         }
                         NakCode::Sequence => self.gap(now, client, counters),
                         code if self.resumes => self.refused(psn, code, now, client),
@@ -556,17 +564,38 @@ impl Requester {
     }
 
     /// The peer waits for packet `expected`, and has those behind it whose bits are set.
-    fn reported(&mut self, expected: Psn, bits: &[u8], counters: &mut QpCounters) {
+    fn reported(&mut self, expected: Psn, bits: &[u8], now: NicTime, counters: &mut QpCounters) {
+        let measured = self.pace.round_trip();
         for (i, byte) in (0_u32..).zip(bits) {
             for bit in (0..8).filter(|bit| byte >> bit & 1 != 0) {
-                self.flights.arrived(expected.plus(1 + 8 * i + bit));
+                let psn = expected.plus(1 + 8 * i + bit);
+                self.flights.arrived(psn, now, measured);
             }
         }
-        let lost = self.flights.find_lost(1 + 8 * bits.len());
+        self.find_lost(1 + 8 * bits.len(), now, counters);
+    }
+
+    /// Finds what is lost of the first so many packets.
+    fn find_lost(&mut self, n: usize, now: NicTime, counters: &mut QpCounters) {
+        let lost = self.flights.find_lost(n, now, self.pace.round_trip());
         if lost > 0 {
             counters.repeated += lost;
             // No more than were in flight.
             self.pace.lost(lost as u32);
+        }
+    }
+
+    /// Lets the last packet leave once more. A request for an answer would bring that twice.
+    fn probe(&mut self, counters: &mut QpCounters) {
+        self.pace.expect_none();
+        let Some(psn) = self.flights.last() else {
+            return;
+        };
+        let at = self.works.partition_point(|p| !psn.is_before(p.end()));
+        if self.works.get(at).is_some_and(|p| !p.fetches()) {
+            self.flights.probe(psn);
+            self.pace.leaves_again();
+            counters.repeated += 1;
         }
     }
 
@@ -597,6 +626,7 @@ impl Requester {
         self.repeat(counters);
         self.wait_until = Some(now.plus(timer.time()));
         self.timer = None;
+        self.pace.expect_none();
     }
 
     fn is_exhausted(&self, now: NicTime) -> bool {
@@ -609,6 +639,12 @@ impl Requester {
         client: &mut dyn Client,
         counters: &mut QpCounters,
     ) {
+        if self.flights.overtaken().is_some_and(|t| t <= now) {
+            self.find_lost(usize::MAX, now, counters);
+        }
+        if self.pace.probe().is_some_and(|t| t <= now) {
+            self.probe(counters);
+        }
         if self.timer.is_none_or(|t| now < t) {
             return;
         }
@@ -626,7 +662,9 @@ impl Requester {
     }
 
     pub(super) fn next_timer(&self) -> Option<NicTime> {
-        self.timer.into_iter().chain(self.wait_until).min()
+        let soon = [self.pace.probe(), self.flights.overtaken()];
+        let timers = [self.timer, self.wait_until].into_iter().chain(soon);
+        timers.flatten().min()
     }
 }
 

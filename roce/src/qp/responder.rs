@@ -214,7 +214,13 @@ impl Responder {
                     self.acknowledge(self.expected, Syndrome::Nak(NakCode::Sequence));
                 }
                 Kept::New { .. } => {}
-                Kept::Again => counters.duplicates += 1,
+                Kept::Again => {
+                    counters.duplicates += 1;
+                    // A probe asks what is missing.
+                    if packet.bth.acknowledge {
+                        self.acknowledge(self.expected, Syndrome::Nak(NakCode::Sequence));
+                    }
+                }
                 Kept::TooFar => counters.out_of_order += 1,
             }
             return ahead < NEAR;
