@@ -152,7 +152,10 @@ fn marked_packets_slow_a_paced_requester_and_are_told_at_most_every_50_us() {
 fn post_sends(w: &mut Wire, ids: std::ops::Range<u64>, packets: u32) {
     let len = packets * MTU;
     for id in ids {
-        w.ends[0].memory.local.insert(id, vec![id as u8; len as usize]);
+        w.ends[0]
+            .memory
+            .local
+            .insert(id, vec![id as u8; len as usize]);
         let request = Request::Send(None);
         assert!(w.ends[0].qp.post(Work { id, request, len }));
     }
