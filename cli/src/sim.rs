@@ -1,5 +1,6 @@
 //! `ringbell sim`: a collective, kernels or a schedule on a cluster of whole NICs, in virtual time.
 
+mod calibrate;
 mod cluster;
 mod fault;
 mod figures;
@@ -65,6 +66,8 @@ enum Instead {
     Trace(trace::Args),
     /// Simulate figures of papers, with the papers' numbers beside ours
     Figures(figures::Args),
+    /// Measure the software NIC between two ranks of this machine, and write a profile of it
+    Calibrate(calibrate::Args),
 }
 
 /// Arguments of `ringbell sim`.
@@ -119,6 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         Some(Instead::Run(args)) => return run::run(args),
         Some(Instead::Trace(args)) => return trace::run(args),
         Some(Instead::Figures(args)) => return figures::run(args),
+        Some(Instead::Calibrate(args)) => return calibrate::run(args),
         None => {}
     }
     if let Some(plan) = &args.plan {

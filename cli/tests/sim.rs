@@ -519,6 +519,27 @@ fn a_figure_has_the_papers_numbers_beside_ours_and_says_why_they_differ() {
 }
 
 #[test]
+fn a_calibrated_profile_is_used_and_takes_as_long_as_what_was_measured() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("soft.toml");
+    let path = file.to_str().expect("text");
+    let out = sim(&["calibrate", "-n", "3", "--output", path]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let rows = text.lines().filter(|l| !l.starts_with('#'));
+    let rows: Vec<Vec<_>> = rows.map(|l| l.split_whitespace().collect()).collect();
+    let sizes: Vec<_> = rows.iter().map(|r| r[0]).collect();
+    assert_eq!(sizes, ["8", "64K", "256K", "1M", "4M"], "{text}");
+    assert!(text.contains("# from 64K on it "), "{text}");
+    let ring = ["all-reduce", "--algo", "ring", "-b", "1M", "-e", "1M"];
+    let out = sim(&[&ring[..], &["--json", "--profile", path]].concat());
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let time = report["rows"][0]["time_us"].as_f64().expect("a time");
+    assert_eq!(format!("{time:.2}"), rows[3][2], "{text}");
+}
+
+#[test]
 fn figures_are_listed_and_unknown_ones_are_refused_with_the_list() {
     let out = sim(&["figures"]);
     assert_eq!(out.status.code(), Some(0), "{out:?}");

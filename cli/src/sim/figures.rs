@@ -54,6 +54,12 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     if args.names.is_empty() {
         return stdio::out(text::list(FIGURES, LEFT)).map(|()| Exit::Ok);
     }
+    if let Some(folder) = &args.svg {
+        fs::create_dir_all(folder).with_context(|| {
+            let folder = folder.display();
+            format!("cannot make the folder {folder}; check the path given to --svg")
+        })?;
+    }
     let mut done = Vec::new();
     for figure in args.names.iter().copied().flatten() {
         done.push((figure, points(figure, args.json.is_none())?));
@@ -92,10 +98,6 @@ fn points(figure: &Figure, prints: bool) -> Result<Vec<Measured>> {
 }
 
 fn draw(folder: &Path, done: &[(&Figure, Vec<Measured>)]) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| {
-        let folder = folder.display();
-        format!("cannot make the folder {folder}; check the path given to --svg")
-    })?;
     for (figure, points) in done {
         let file = folder.join(format!("{}.svg", figure.name));
         files::write(&file, text::picture(figure, points)?, "--svg")?;
