@@ -81,10 +81,19 @@ fn algorithms_and_wire_types_run_where_they_exist_and_are_refused_elsewhere() {
         assert!(said.contains("0 OK"), "{args:?}: {said}");
     }
     let by_hosts = ["--algo", "hierarchical", "--set", "host_ranks=2"];
-    for (ranks, code) in [("4", 0), ("3", 2)] {
-        let mut all_reduce = perf(&["all-reduce", "-R", ranks, "--threads"]);
-        let out = run(all_reduce.args(by_hosts).args(QUICK));
-        assert_eq!(out.status.code(), Some(code), "{}", text(&out));
+    for (kind, ranks, code) in [
+        ("all-reduce", "4", 0),
+        ("all-reduce", "3", 2),
+        ("all-gather", "4", 0),
+        ("reduce-scatter", "4", 0),
+        ("broadcast", "4", 0),
+        ("reduce", "4", 0),
+        ("reduce", "3", 2),
+        ("all-to-all", "4", 2),
+    ] {
+        let mut collective = perf(&[kind, "-R", ranks, "--threads"]);
+        let out = run(collective.args(by_hosts).args(QUICK));
+        assert_eq!(out.status.code(), Some(code), "{kind}: {}", text(&out));
     }
     for (args, why) in [
         (

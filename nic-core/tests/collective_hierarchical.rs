@@ -1,4 +1,4 @@
-//! The hierarchical all-reduce on NICs, against serial models.
+//! Hierarchical collectives on NICs, against serial models.
 
 use crate::collective_support;
 
@@ -19,8 +19,50 @@ fn on_hosts(host_ranks: u32) -> CollectiveSettings {
     }
 }
 
+/// Elements of a type. Floats are 0, 1 or 2: their sums and products are exact in any order.
+fn elements(dtype: DataType, count: usize, any: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
+    let mut one = || match dtype {
+        DataType::F64 => [0f64, 1.0, 2.0][any(3)].to_le_bytes().to_vec(),
+        DataType::F32 => [0f32, 1.0, 2.0][any(3)].to_le_bytes().to_vec(),
+        DataType::F16 => [0, 0x3c00, 0x4000u16][any(3)].to_le_bytes().to_vec(),
+        DataType::Bf16 => [0, 0x3f80, 0x4000u16][any(3)].to_le_bytes().to_vec(),
+        _ => (0..dtype.bytes()).map(|_| any(256) as u8).collect(),
+    };
+    (0..count).flat_map(|_| one()).collect()
+}
+
+/// What each rank ends with; `None`: nothing is written there.
+fn model(call: &Call, root: usize, sources: &[Vec<u8>]) -> Vec<Option<Vec<u8>>> {
+    let (dtype, op) = (call.spec.dtype, call.spec.op);
+    let of_all = |v: Vec<u8>| vec![Some(v); sources.len()];
+    let reduced = || match dtype.is_float() {
+        false => serial(dtype, op, sources),
+        true => exact(dtype, op, sources),
+    };
+    let block = (call.count as usize * dtype.bytes() as usize).max(1);
+    match call.spec.kind {
+        K::Broadcast => of_all(sources[root].clone()),
+        K::AllGather => of_all(sources.concat()),
+        K::AllReduce => of_all(reduced()),
+        K::Reduce => {
+            let mut at = vec![None; sources.len()];
+            at[root] = Some(reduced());
+            at
+        }
+        _ if call.count == 0 => of_all(Vec::new()),
+        _ => reduced().chunks(block).map(|b| Some(b.to_vec())).collect(),
+    }
+}
+
 #[test]
 fn random_elements_have_the_bits_of_the_serial_model() {
+    let kinds = [
+        K::AllReduce,
+        K::AllGather,
+        K::ReduceScatter,
+        K::Broadcast,
+        K::Reduce,
+    ];
     let mut rng = Rng(85);
     let mut any = |below: usize| rng.next() as usize % below;
     for (wire, hosts, each) in [
@@ -35,40 +77,47 @@ fn random_elements_have_the_bits_of_the_serial_model() {
     ] {
         let ranks = hosts * each;
         let mut w = World::new(ranks, wire, &on_hosts(each as u32));
-        for _ in 0..24 {
+        for kind in kinds.into_iter().cycle().take(40) {
             let dtype = DataType::ALL[any(DataType::ALL.len())];
             let takes: Vec<_> = ReduceOp::ALL.iter().filter(|op| op.takes(dtype)).collect();
             let op = *takes[any(takes.len())];
-            let count = any(1500);
-            let dst = [0, OUT][any(2)];
-            let len = count * dtype.bytes() as usize;
-            // Floats of one bit each rank: their sums and products are exact in any order.
-            let mut element = || match dtype {
-                DataType::F64 => [0f64, 1.0, 2.0][any(3)].to_le_bytes().to_vec(),
-                DataType::F32 => [0f32, 1.0, 2.0][any(3)].to_le_bytes().to_vec(),
-                DataType::F16 => [0, 0x3c00, 0x4000u16][any(3)].to_le_bytes().to_vec(),
-                DataType::Bf16 => [0, 0x3f80, 0x4000u16][any(3)].to_le_bytes().to_vec(),
-                _ => (0..dtype.bytes()).map(|_| any(256) as u8).collect(),
-            };
-            let sources: Vec<Vec<u8>> = (0..ranks)
-                .map(|_| (0..count).flat_map(|_| element()).collect())
+            let (count, root) = (any(1500), any(ranks));
+            let is_in_place = any(2) == 0;
+            let len = (count * dtype.bytes() as usize) as u64;
+            let call = Call::new(kind, count as u64).of(dtype, op);
+            let call = call.algo(Algorithm::Hierarchical).root(root as u32);
+            let what = format!(
+                "{wire:?}, {hosts} hosts of {each}: {kind:?} to {root}, {count} {dtype:?} {op:?}, in place {is_in_place}"
+            );
+            let blocks = if kind == K::ReduceScatter { ranks } else { 1 };
+            let sources: Vec<_> = (0..ranks)
+                .map(|_| elements(dtype, count * blocks, &mut any))
                 .collect();
-            for (r, source) in sources.iter().enumerate() {
-                w.host(r).poke(0, source);
-            }
-            let call = Call::new(K::AllReduce, count as u64).of(dtype, op);
-            w.run(&call.algo(Algorithm::Hierarchical).at(0, dst));
-            let what =
-                format!("{wire:?}, {hosts} hosts of {each}: {count} {dtype:?} {op:?} at {dst}");
-            let first = w.host(0).peek(dst, len);
-            for r in 1..ranks {
-                assert!(w.host(r).peek(dst, len) == first, "rank {r} and 0, {what}");
-            }
-            let wanted = match dtype.is_float() {
-                false => serial(dtype, op, &sources),
-                true => exact(dtype, op, &sources),
+            let place = |r: usize| match (is_in_place, kind) {
+                (false, _) => (0, OUT),
+                (true, K::AllGather) => (r as u64 * len, 0),
+                (true, K::ReduceScatter) => (0, r as u64 * len),
+                (true, _) => (0, 0),
             };
-            assert!(first == wanted, "{what}");
+            let mut tickets = Vec::new();
+            for (r, source) in sources.iter().enumerate() {
+                let (src, dst) = place(r);
+                w.host(r).poke(dst, &vec![0xa5; len as usize]);
+                w.host(r).poke(src, source);
+                tickets.push((r, w.post(r, &call.at(src, dst))));
+            }
+            for end in w.settle(&tickets) {
+                assert_eq!(end.status, Status::Ok, "{end:?}, {what}");
+            }
+            for (r, wanted) in model(&call, root, &sources).into_iter().enumerate() {
+                let unwritten = || match is_in_place {
+                    true => sources[r].clone(),
+                    false => vec![0xa5; len as usize],
+                };
+                let wanted = wanted.unwrap_or_else(unwritten);
+                let got = w.host(r).peek(place(r).1, wanted.len());
+                assert!(got == wanted, "rank {r}, {what}");
+            }
         }
     }
 }

@@ -112,20 +112,30 @@ fn hosts(count: usize, ranks: usize) -> Topology {
 }
 
 #[test]
-fn ranks_of_a_host_share_the_wires_to_the_network_by_the_hierarchical_algorithm() {
-    let all_reduce = |algo, host_ranks| {
-        let mut plan = plan(CollectiveKind::AllReduce, hosts(4, 4), 4 << 20);
+fn ranks_of_a_host_share_the_wires_to_the_network_by_hierarchical_algorithms() {
+    use CollectiveKind as K;
+    let on_hosts = |kind, algo, host_ranks| {
+        let mut plan = plan(kind, hosts(4, 4), 4 << 20);
         plan.algo = algo;
         plan.cluster.host_ranks = host_ranks;
         plan
     };
-    let ring = time_ns(&all_reduce(Algorithm::Ring, 1));
-    // Of four wires of a host a ring uses one.
-    let by_hosts = time_ns(&all_reduce(Algorithm::Hierarchical, 4));
-    assert!(by_hosts < 0.85 * ring, "{by_hosts} beside {ring}");
-    // With a host for each rank it is the ring.
-    assert_eq!(time_ns(&all_reduce(Algorithm::Hierarchical, 1)), ring);
-    let refused = run(&all_reduce(Algorithm::Hierarchical, 3));
+    for (kind, algo) in [
+        (K::AllReduce, Algorithm::Ring),
+        (K::AllGather, Algorithm::Ring),
+        (K::ReduceScatter, Algorithm::Ring),
+        (K::Broadcast, Algorithm::Chain),
+        (K::Reduce, Algorithm::Ring),
+    ] {
+        let ring = time_ns(&on_hosts(kind, algo, 1));
+        // Of four wires of a host a ring uses one.
+        let by_hosts = time_ns(&on_hosts(kind, Algorithm::Hierarchical, 4));
+        assert!(by_hosts < 0.95 * ring, "{kind:?}: {by_hosts} beside {ring}");
+        // With a host for each rank it is the ring.
+        let alone = time_ns(&on_hosts(kind, Algorithm::Hierarchical, 1));
+        assert_eq!(alone, ring, "{kind:?}");
+    }
+    let refused = run(&on_hosts(K::AllReduce, Algorithm::Hierarchical, 3));
     let (ranks, host_ranks) = (16, 3);
     assert_eq!(refused, Err(Failure::Hosts { ranks, host_ranks }));
 }

@@ -89,8 +89,7 @@ impl Family {
         let sends_first = match self.algo {
             A::Pairwise => self.kind != CollectiveKind::AllToAll,
             A::Linear => true,
-            // To the other ranks of its host.
-            A::Hierarchical => return self.host_ranks.saturating_sub(1).max(1),
+            A::Hierarchical => return self.held_on_hosts(),
             // To the partner, and beside it to a rank that does not take part.
             A::RecursiveDoubling if self.kind == CollectiveKind::AllReduce => {
                 return if self.ranks.is_power_of_two() { 1 } else { 2 };
@@ -101,6 +100,21 @@ impl Family {
             true => self.ranks.saturating_sub(1).max(1),
             false => 1,
         }
+    }
+
+    /// The same by hosts: messages to the other ranks of the host.
+    fn held_on_hosts(&self) -> u32 {
+        use CollectiveKind as K;
+        let others = self.host_ranks - 1;
+        let is_both = others > 0 && self.host_ranks < self.ranks;
+        let held = match self.kind {
+            // Blocks come one after the other, and beside them one leaves for the next host.
+            K::AllGather | K::ReduceScatter if is_both => self.host_ranks,
+            // Of the one host none sends to the root.
+            K::Broadcast if !is_both => others.saturating_sub(1),
+            _ => others,
+        };
+        held.max(1)
     }
 
     /// Whether source and destination may be the same memory, where the collective has such a form

@@ -236,6 +236,113 @@ fn hierarchical_rings_of_hosts_add_what_rings_of_ranks_have_the_same_at_each() {
 }
 
 #[test]
+fn blocks_come_by_the_rings_of_their_places() {
+    let shapes = (1..=5).flat_map(|hosts| (1..=5).map(move |each| (hosts, each)));
+    for (hosts, each) in shapes.chain([(3, 9), (17, 2)]) {
+        let n = hosts * each;
+        let family = |kind| {
+            let family = Family::new(Order::Ring, kind, Algorithm::Hierarchical, n, 0);
+            family.unwrap().on_hosts(each).unwrap()
+        };
+        // The host after the owner begins, and in each the rank with the owner's place. A ring of
+        // all ranks has the order of its own, and so has one host.
+        let sum = |block: u32| {
+            let (first, place) = (block / each + 1, block % each);
+            let host = |h: u32| {
+                let rank = |k| h * each + (place + k) % each;
+                ring((0..each).map(|k| format!("{}:{block}", rank(k))))
+            };
+            match each {
+                1 => ring((0..n).map(|k| format!("{}:{block}", (block + k) % n))),
+                _ => ring((0..hosts).map(|k| host((first + k) % hosts))),
+            }
+        };
+        for kind in [K::AllGather, K::ReduceScatter] {
+            let family = family(kind);
+            let programs: Vec<_> = (0..n).map(|r| family.program(r).unwrap()).collect();
+            // Two elements a block.
+            let source = |r: u32| -> Vec<String> {
+                let blocks = if kind == K::AllGather { 1 } else { n };
+                (0..2 * blocks).map(|i| format!("{r}:{}", i / 2)).collect()
+            };
+            let sources: Vec<_> = (0..n).map(source).collect();
+            for (in_place, seed) in [(false, 1), (true, 2), (true, 3)] {
+                let join = |a: &String, b: &String| format!("({a}.{b})");
+                let out = simulate(&programs, 2, &sources, in_place, join, seed).unwrap();
+                for (rank, output) in (0..n).zip(out.outputs) {
+                    let got: Vec<_> = output.into_iter().flatten().collect();
+                    let wanted: Vec<_> = match kind {
+                        K::AllGather => (0..2 * n).map(|i| format!("{}:0", i / 2)).collect(),
+                        _ => vec![sum(rank); 2],
+                    };
+                    assert_eq!(got, wanted, "{kind:?}, {hosts} hosts of {each} ranks");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_root_gives_and_gets_parts_by_the_places_of_its_host() {
+    let shapes = (1..=4).flat_map(|hosts| (1..=4).map(move |each| (hosts, each)));
+    for (hosts, each) in shapes.chain([(3, 7), (9, 2)]) {
+        let (n, count) = (hosts * each, 2 * each + 1);
+        let layout = Layout {
+            count: count.into(),
+            block_chunks: each,
+        };
+        for (kind, root) in [K::Broadcast, K::Reduce]
+            .into_iter()
+            .flat_map(|kind| (0..n).map(move |root| (kind, root)))
+        {
+            let family = Family::new(Order::Ring, kind, Algorithm::Hierarchical, n, root);
+            let family = family.unwrap().on_hosts(each).unwrap();
+            let programs: Vec<_> = (0..n).map(|r| family.program(r).unwrap()).collect();
+            // The host after the root's begins, and in each the rank whose part it is. A ring of
+            // all ranks and one host have the order of the ring.
+            let sum = |place: u32, i: u32| {
+                let host = |h: u32| {
+                    let rank = |k| h * each + (place + k) % each;
+                    ring((0..each).map(|k| format!("{}:{i}", rank(k))))
+                };
+                ring((1..=hosts).map(|k| host((root / each + k) % hosts)))
+            };
+            let whole = (0..each).flat_map(|c| layout.chunk(c).map(move |i| (c, i)));
+            let whole: Vec<_> = match (kind, each) {
+                (K::Broadcast, _) => (0..count).map(|i| format!("{root}:{i}")).collect(),
+                (_, 1) => {
+                    let all = Layout {
+                        count: count.into(),
+                        block_chunks: n,
+                    };
+                    let of_ring = |(c, i)| ring((0..n).map(|k| format!("{}:{i}", (c + k) % n)));
+                    let chunks = (0..n).flat_map(|c| all.chunk(c).map(move |i| (c, i)));
+                    chunks.map(of_ring).collect()
+                }
+                _ => whole.map(|(c, i)| sum(c, i as u32)).collect(),
+            };
+            let source = |r: u32| -> Vec<String> {
+                let is_read = kind == K::Reduce || r == root;
+                let elements = if is_read { count } else { 0 };
+                (0..elements).map(|i| format!("{r}:{i}")).collect()
+            };
+            let sources: Vec<_> = (0..n).map(source).collect();
+            for (in_place, seed) in [(false, 1), (true, 2), (true, 3)] {
+                let join = |a: &String, b: &String| format!("({a}.{b})");
+                let out =
+                    simulate(&programs, count.into(), &sources, in_place, join, seed).unwrap();
+                for (rank, output) in (0..n).zip(out.outputs) {
+                    let got: Vec<_> = output.into_iter().flatten().collect();
+                    let is_written = kind == K::Broadcast || rank == root;
+                    let wanted = if is_written { &whole[..] } else { &[] };
+                    assert_eq!(got, wanted, "{kind:?} {hosts} hosts of {each}, root {root}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn in_strict_order_every_element_starts_with_rank_0_and_other_algorithms_are_refused() {
     for kind in [K::AllReduce, K::Reduce, K::ReduceScatter] {
         for algo in algorithms(kind) {
