@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Algorithm [default: what the NIC chooses for this size, ranks and transport]
     #[arg(long, value_parser = algorithm)]
     algo: Option<Algorithm>,
-    /// Consecutive ranks that share a host, for --algo hierarchical
+    /// Consecutive ranks that share a host, for --algo hierarchical and the NIC's choice
     #[arg(
         long,
         value_name = "N",
@@ -190,7 +190,7 @@ fn explain(args: &Args) -> Result<Explained> {
             let reach = match args.transport.as_str() {
                 "local" => Locality::OneHost,
                 "mesh" => Locality::Trees,
-                _ => Locality::Network,
+                _ => Locality::of_hosts(args.ranks, args.host_ranks),
             };
             let (order, choose): (_, fn(_, _, _, _, &_) -> _) = match args.deterministic {
                 true => (Order::Rank, program::choose_strict),
@@ -420,6 +420,10 @@ mod tests {
             Algorithm::AllGatherReduce
         );
         assert_eq!(algo(&["allreduce"]), Algorithm::Ring);
+        let gather = ["allgather", "-R", "4", "--size", "1M", "--host-ranks"];
+        for (host_ranks, chosen) in [("1", Algorithm::Ring), ("2", Algorithm::Hierarchical)] {
+            assert_eq!(algo(&[&gather[..], &[host_ranks]].concat()), chosen);
+        }
         assert_eq!(
             algo(&["allreduce", "--transport", "local"]),
             Algorithm::Direct

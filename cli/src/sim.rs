@@ -94,8 +94,8 @@ pub(crate) struct Args {
     /// Algorithm
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = algo)]
     algo: Algorithm,
-    /// Consecutive ranks that share a host, for --algo hierarchical. Their messages cross the
-    /// topology as all others do
+    /// Consecutive ranks that share a host, for --algo hierarchical and auto. Their messages cross
+    /// the topology as all others do
     #[arg(long, default_value_t = 1, value_name = "N")]
     host_ranks: u32,
     /// Print a built-in profile, as a file to start from

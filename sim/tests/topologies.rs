@@ -135,6 +135,11 @@ fn ranks_of_a_host_share_the_wires_to_the_network_by_hierarchical_algorithms() {
         let alone = time_ns(&on_hosts(kind, Algorithm::Hierarchical, 1));
         assert_eq!(alone, ring, "{kind:?}");
     }
+    for (host_ranks, algo) in [(1, Algorithm::Ring), (4, Algorithm::Hierarchical)] {
+        let chosen = time_ns(&on_hosts(K::AllGather, Algorithm::Auto, host_ranks));
+        let named = time_ns(&on_hosts(K::AllGather, algo, host_ranks));
+        assert_eq!(chosen, named, "{algo:?}");
+    }
     let refused = run(&on_hosts(K::AllReduce, Algorithm::Hierarchical, 3));
     let (ranks, host_ranks) = (16, 3);
     assert_eq!(refused, Err(Failure::Hosts { ranks, host_ranks }));

@@ -230,10 +230,11 @@ impl Table {
 
     /// How the ranks of a communicator reach each other by messages.
     pub(crate) fn locality(&self, slot: u32) -> Locality {
-        match self.comm(slot).is_some_and(|c| c.settings.trees) {
-            true => Locality::Trees,
-            false => Locality::Network,
-        }
+        self.comm(slot)
+            .map_or(Locality::Network, |c| match c.settings.trees {
+                true => Locality::Trees,
+                false => Locality::of_hosts(c.ranks(), c.settings.host_ranks),
+            })
     }
 
     /// Whether this rank's card executes programs of rings for a communicator of several ranks.

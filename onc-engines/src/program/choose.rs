@@ -15,6 +15,18 @@ pub enum Locality {
     /// and combine what goes to a root. Of a reduction only where the order of operands changes no
     /// bit.
     Trees,
+    /// Messages, where every host has the same number of consecutive ranks, more than one.
+    Hosts,
+}
+
+impl Locality {
+    /// By messages among ranks of which so many consecutive ones share each host; 0: not known.
+    pub const fn of_hosts(ranks: u32, host_ranks: u32) -> Locality {
+        match 1 < host_ranks && host_ranks < ranks && ranks.is_multiple_of(host_ranks) {
+            true => Locality::Hosts,
+            false => Locality::Network,
+        }
+    }
 }
 
 /// Most ranks that send whole sources: in the order of the ring each source has a chunk, and so a
@@ -36,7 +48,8 @@ pub struct Thresholds {
     pub broadcast_chain: u64,
     /// Gather of longer blocks goes up a tree, so that a root is not flooded.
     pub gather_tree: u64,
-    /// All-gather with a result longer than this goes round the ring.
+    /// All-gather with a result longer than this goes round the ring, or by
+    /// [hosts](Locality::Hosts).
     pub all_gather_ring: u64,
 }
 
@@ -158,6 +171,8 @@ pub fn choose(
         K::AllGather if bytes.saturating_mul(u64::from(ranks)) <= t.all_gather_ring => {
             A::RecursiveDoubling
         }
+        // Simulated: as fast as the ring or faster, whatever a message costs the NIC.
+        K::AllGather if locality == Locality::Hosts => A::Hierarchical,
         K::ReduceScatter => A::Pairwise,
         K::AllToAll if few => A::Linear,
         K::AllToAll => A::Pairwise,
@@ -192,7 +207,12 @@ mod tests {
         let t = Thresholds::default();
         t.check(1 << 20).unwrap();
         for kind in CollectiveKind::ALL {
-            for reach in [Locality::OneHost, Locality::Network, Locality::Trees] {
+            for reach in [
+                Locality::OneHost,
+                Locality::Network,
+                Locality::Trees,
+                Locality::Hosts,
+            ] {
                 for ranks in [1, 2, 3, 4, 8, 64] {
                     for bytes in [0, 4, 1 << 10, 1 << 14, 1 << 18, 1 << 22, u64::MAX] {
                         let strict = choose_strict(*kind, bytes, ranks, reach, &t);
@@ -218,9 +238,15 @@ mod tests {
         let (t, limits) = (Thresholds::default(), Limits::default());
         for ranks in [WHOLE_RANKS, WHOLE_RANKS + 1, 1024, 4096] {
             for kind in CollectiveKind::ALL {
-                for bytes in [4, 64, 1 << 10, 1 << 18, 1 << 22] {
-                    let algo = choose(*kind, bytes, ranks, Locality::Network, &t);
+                for (bytes, host_ranks) in [4, 64, 1 << 10, 1 << 18, 1 << 22]
+                    .into_iter()
+                    .flat_map(|bytes| [(bytes, 0), (bytes, 8)])
+                {
+                    let reach = Locality::of_hosts(ranks, host_ranks);
+                    let algo = choose(*kind, bytes, ranks, reach, &t);
                     if let Ok(family) = Family::new(Order::Ring, *kind, algo, ranks, 0) {
+                        // One more than 256 ranks are no whole number of hosts.
+                        let family = family.on_hosts(host_ranks).unwrap();
                         let checked = family.checked(&limits).map(drop);
                         assert_eq!(checked, Ok(()), "{kind:?} {algo:?} {ranks}");
                     } else {
@@ -292,6 +318,12 @@ mod tests {
         assert_eq!(at(K::Gather, (1 << 20) + 1, 4), A::Tree);
         assert_eq!(at(K::AllGather, 16 << 10, 4), A::RecursiveDoubling);
         assert_eq!(at(K::AllGather, (16 << 10) + 1, 4), A::Ring);
+        let hosts = |bytes| choose(K::AllGather, bytes, 4, Locality::of_hosts(4, 2), &t);
+        assert_eq!(hosts(16 << 10), A::RecursiveDoubling);
+        assert_eq!(hosts((16 << 10) + 1), A::Hierarchical);
+        for (ranks, host_ranks) in [(4, 0), (4, 1), (4, 3), (4, 4), (4, 8)] {
+            assert_eq!(Locality::of_hosts(ranks, host_ranks), Locality::Network);
+        }
         assert_eq!(at(K::AllToAll, 1, 3), A::Linear);
         assert_eq!(at(K::AllToAll, 1, 4), A::Pairwise);
         let trees = |bytes| choose(K::Broadcast, bytes, 8, Locality::Trees, &t);
