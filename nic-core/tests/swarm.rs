@@ -74,15 +74,13 @@ fn operations_of_fixed_seeds_end_as_in_the_model() {
     }
 }
 
-/// Others each time: a failure prints the command that repeats it.
+/// Another each time: a failure prints the command that repeats it.
 #[test]
-fn operations_of_new_seeds_end_as_in_the_model() {
+fn operations_of_a_new_seed_end_as_in_the_model() {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let first = since.map_or(1, |t| t.as_millis() as u64 % 1_000_000_000);
-    println!("seeds from {first} on");
-    for seed in first..first + 40 {
-        check(&Plan::of(seed));
-    }
+    let seed = since.map_or(1, |t| t.as_millis() as u64 % 1_000_000_000);
+    println!("seed {seed}");
+    check(&Plan::of(seed));
 }
 
 /// Eight NICs over a wire that damages, among others, an answer of ARP: one believed its wrong
