@@ -194,6 +194,17 @@ fn a_kernel_goes_on_when_all_other_ranks_are_dead() {
     assert_eq!((report.printed.len(), report.time_ns), (0, 5_000));
 }
 
+/// Addresses of memory are the process's own: another test may have taken one meanwhile.
+fn without_addresses(mut report: KernelReport) -> KernelReport {
+    if let Some(Trouble::Hung { waits, .. }) = &mut report.trouble {
+        for (_, text) in waits {
+            let words = text.split(' ').filter(|word| !word.starts_with("0x7"));
+            *text = words.collect::<Vec<_>>().join(" ");
+        }
+    }
+    report
+}
+
 #[test]
 fn a_kernels_life_is_in_the_timeline_and_changes_nothing() {
     let killed = [(Breaks::Rank(1), 40_000)];
@@ -208,7 +219,8 @@ fn a_kernels_life_is_in_the_timeline_and_changes_nothing() {
         let watch = Watch::default().timeline(file.clone());
         let report = run_kernel_watched(&plan, watch.capture(1, Bytes::default()));
         let report = report.expect("it runs");
-        assert_eq!(report, run(&plan), "{name}");
+        let [watched, plain] = [report.clone(), run(&plan)].map(without_addresses);
+        assert_eq!(watched, plain, "{name}");
         let trace: Value = serde_json::from_slice(&file.all()).expect("JSON");
         let entries = trace["traceEvents"].as_array().expect("a list");
         let lives = entries.iter().filter(|e| {
