@@ -175,7 +175,7 @@ pub(super) fn aborted(
             in_group: true,
             want: ENDS,
             until: run.w.now + TOLD,
-            // Whoever has ended has its memory back.
+            // A rank whose operation has ended may write to its source.
             reads: vec![Lent {
                 on: *m,
                 at: dst,

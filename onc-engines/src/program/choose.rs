@@ -171,7 +171,7 @@ pub fn choose(
         K::AllGather if bytes.saturating_mul(u64::from(ranks)) <= t.all_gather_ring => {
             A::RecursiveDoubling
         }
-        // Simulated: as fast as the ring or faster, whatever a message costs the NIC.
+        // In simulations it took at most as long as the ring, with idle and with busy NICs.
         K::AllGather if locality == Locality::Hosts => A::Hierarchical,
         K::ReduceScatter => A::Pairwise,
         K::AllToAll if few => A::Linear,
