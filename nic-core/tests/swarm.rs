@@ -22,7 +22,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::collective_support;
-use plan::{Net, Plan};
+use plan::Plan;
 use run::Outcome;
 
 /// Runs a plan; a panic is a failure of it.
@@ -74,16 +74,13 @@ fn operations_of_fixed_seeds_end_as_in_the_model() {
     }
 }
 
-/// Another each time: a failure prints the command that repeats it. Not over `udp`, where seeds
-/// fail that are not understood yet (docs/results/swarm.md).
+/// Another each time: a failure prints the command that repeats it.
 #[test]
 fn operations_of_a_new_seed_end_as_in_the_model() {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let first = since.map_or(1, |t| t.as_millis() as u64 % 1_000_000_000);
-    let plan = (first..).map(Plan::of).find(|plan| plan.net != Net::Udp);
-    let plan = plan.expect("most are over another");
-    println!("seed {}", plan.seed);
-    check(&plan);
+    let seed = since.map_or(1, |t| t.as_millis() as u64 % 1_000_000_000);
+    println!("seed {seed}");
+    check(&Plan::of(seed));
 }
 
 /// Eight NICs over a wire that damages, among others, an answer of ARP: one believed its wrong

@@ -2,6 +2,8 @@
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 #![allow(dead_code)] // Each test uses a part of it.
 
+use std::net::Ipv4Addr;
+
 use super::meshes::ends;
 use super::nic_support::*;
 use ringbell_gtlb::testing::Rng;
@@ -11,6 +13,7 @@ use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::transport::tcp::TcpConfig;
+use ringbell_nic_core::transport::udp::UdpConfig;
 use ringbell_onc_engines::stream::{EngineError, Registry, StreamEngine};
 
 /// Two NICs that reach each other.
@@ -79,7 +82,37 @@ fn over_mesh(name: &'static str, hops: usize) -> Subject {
     }
 }
 
-pub(crate) fn all() -> [Subject; 4] {
+/// Over plain datagrams.
+fn over_udp() -> Subject {
+    let dir = TempDir::new();
+    let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("switch");
+    let host = |n: u8| {
+        let setup = Setup::new(&dir, n);
+        let port = switch.port(usize::from(n) - 1).expect("port");
+        let config = UdpConfig {
+            seed: n.into(),
+            ..UdpConfig::default()
+        };
+        Host::with(&setup, |nic| with_udp(&setup, nic, Box::new(port), config))
+    };
+    Subject {
+        name: "udp",
+        hosts: [host(1), host(2)],
+        _dir: dir,
+    }
+}
+
+fn over_iwarp() -> Subject {
+    let dir = TempDir::new();
+    let setups = [1, 2].map(|n| Setup::new(&dir, n));
+    Subject {
+        name: "iwarp",
+        hosts: iwarp_hosts(Ipv4Addr::LOCALHOST.into(), true, setups),
+        _dir: dir,
+    }
+}
+
+pub(crate) fn all() -> [Subject; 6] {
     let bad = Faults {
         loss: 0.02,
         reorder: 0.1,
@@ -92,6 +125,8 @@ pub(crate) fn all() -> [Subject; 4] {
         over("tcp", None),
         over("bad cable", Some(bad)),
         over_mesh("one hop", 1),
+        over_udp(),
+        over_iwarp(),
     ]
 }
 

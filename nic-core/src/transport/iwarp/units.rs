@@ -53,7 +53,12 @@ impl Conn {
             && self.session.one_sided.asking.is_idle()
             && self.life.sends.unsent().is_none()
             && !self.life.pending;
-        let kind = if ends && self.life.sends.finish(data)? {
+        let is_whole = ends && self.life.sends.finish(data)?;
+        // What an engine has kept for the end: nothing else would have it sent.
+        if ends && !is_whole && self.append_bytes(data, events)? {
+            return Ok(true);
+        }
+        let kind = if is_whole {
             self.session.tx.fin = Fin::Sent;
             Kind::End
         } else if is_up && self.session.rx.must_announce() {

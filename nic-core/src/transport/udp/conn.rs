@@ -235,7 +235,12 @@ impl Carried for Conn {
             return Ok(true);
         }
         let ends = is_open && self.tx.fin == Fin::Wanted && self.life.sends.unsent().is_none();
-        let (sequence, kind) = if ends && self.life.sends.finish(data)? {
+        let is_whole = ends && self.life.sends.finish(data)?;
+        // What an engine has kept for the end: nothing else would have it sent.
+        if ends && !is_whole && self.append_bytes(batch, data, events)? {
+            return Ok(true);
+        }
+        let (sequence, kind) = if is_whole {
             self.tx.fin = Fin::Sent;
             (self.tx.left(0), Kind::End(self.rx.announce()))
         } else if std::mem::take(&mut self.probes.due) {
@@ -542,7 +547,9 @@ impl Conn {
         (watch, give_up): (Option<Duration>, Duration),
     ) -> bool {
         let is_up = self.life.phase.is_up();
-        let is_blocked = self.life.sends.unsent().is_some() && self.tx.room() == 0;
+        // Output of an engine may be left when the sends have ended.
+        let has_more = self.life.sends.unsent().is_some() || self.tx.fin == Fin::Wanted;
+        let is_blocked = has_more && self.tx.room() == 0;
         let owes = is_up && (is_blocked || !self.tx.is_confirmed());
         let p = &mut self.probes;
         let every = match watch.filter(|_| self.life.watched && is_up) {
