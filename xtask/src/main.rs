@@ -3,6 +3,7 @@
 //! `cargo xtask ci` is `cargo xtask test --all`: exactly what CI runs.
 
 mod bare;
+mod bindings;
 mod counts;
 mod fuzz;
 mod gen;
@@ -12,12 +13,9 @@ mod install;
 mod kernels;
 mod lanes;
 mod lint;
-mod mpi;
 mod mutants;
-mod nccl;
 mod pages;
 mod peers;
-mod python;
 #[allow(dead_code)] // The program's own file; only its sizes are used.
 #[path = "../../cli/src/report/sizes.rs"]
 mod sizes;
@@ -31,7 +29,6 @@ mod test;
 mod tools;
 mod unprivileged;
 mod venv;
-mod verbs;
 mod workspace;
 
 use std::process::ExitCode;
@@ -103,12 +100,12 @@ enum Task {
     Peers(peers::Args),
     /// Programs of MPI over `ringbell mpi`: C and Fortran by Debian's MPICH and Open MPI, Python by
     /// mpi4py
-    Mpi(mpi::Args),
+    Mpi(bindings::MpiArgs),
     /// NCCL's network plug-in: C drivers that call it as NCCL does, between processes
-    Nccl(nccl::Args),
+    Nccl(bindings::NcclArgs),
     /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of
     /// pyverbs
-    Verbs(verbs::Args),
+    Verbs(bindings::VerbsArgs),
     /// Build the Python package's wheel by the profile `dist` into target/wheels, and try it in an
     /// empty environment
     Wheel,
@@ -171,11 +168,11 @@ fn run(task: Task) -> Result<bool> {
         Task::Test { filter, .. } => test::filtered(&filter),
         Task::Step { name } => lanes::one(lanes::find(&test::all(), &name)?),
         Task::Install(args) => install::run(&args).map(|()| true),
-        Task::Mpi(args) => mpi::run(&args),
-        Task::Nccl(args) => nccl::run(&args),
-        Task::Verbs(args) => verbs::run(&args),
-        Task::Wheel => python::wheel().map(|()| true),
-        Task::Torch => python::torch().map(|()| true),
+        Task::Mpi(args) => steps::told("mpi", bindings::run_mpi(&args)?),
+        Task::Nccl(args) => steps::told("nccl", bindings::run_nccl(&args)?),
+        Task::Verbs(args) => steps::told("verbs", bindings::run_verbs(&args)?),
+        Task::Wheel => bindings::wheel().map(|()| true),
+        Task::Torch => bindings::torch().map(|()| true),
         Task::Hw(args) => hw::run(&args),
         Task::Kernels => alone("kernels"),
         Task::User => alone("user"),

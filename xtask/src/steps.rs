@@ -141,15 +141,6 @@ impl Running {
         })
     }
 
-    pub(crate) fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_some())
-    }
-
-    /// Kills it alone; [`Running::end`] tells what it had printed.
-    pub(crate) fn kill(&mut self) -> Result<()> {
-        Ok(self.child.kill()?)
-    }
-
     /// Waits for its end.
     ///
     /// # Errors

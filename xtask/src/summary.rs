@@ -73,7 +73,10 @@ impl Summary {
         }
         self.tests_skipped.extend(
             said.lines()
-                .filter_map(|l| l.strip_prefix(SKIPPED_TEST))
+                .filter_map(|l| {
+                    l.strip_prefix(SKIPPED_TEST)
+                        .or(l.strip_prefix(PYTEST_SKIPPED))
+                })
                 .map(str::to_owned),
         );
         let closing = said.lines().map(plain).filter(|l| is_closing(l));
@@ -116,6 +119,9 @@ pub(crate) const PROCESSOR_TIME: &str = "processor time: ";
 /// Before the name and the reason of a test that skipped itself, in the output of the step `tests`.
 pub(crate) const SKIPPED_TEST: &str = "skipped test: ";
 
+/// As pytest begins the same line: a number, the place and the reason follow.
+const PYTEST_SKIPPED: &str = "SKIPPED ";
+
 /// Without the escape sequences of colours.
 fn plain(line: &str) -> String {
     let mut out = String::new();
@@ -130,7 +136,7 @@ fn plain(line: &str) -> String {
 /// A test runner's last line: nextest's, cargo test's, pytest's.
 fn is_closing(line: &str) -> bool {
     let line = line.trim();
-    let pytest = line.contains(" passed in ") || line.contains(" failed in ");
+    let pytest = line.starts_with('=') && line.ends_with('=') && line.contains(" in ");
     line.starts_with("Summary [") || line.starts_with("test result:") || pytest
 }
 
@@ -297,7 +303,7 @@ mod tests {
             "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s",
             "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s",
             "Summary [ 1.0s] 3 tests run: 3 passed, 0 skipped",
-            "===== 12 passed in 3.1s =====",
+            "===== 12 passed, 2 skipped in 3.1s =====",
         ];
         assert!(lines.iter().all(|l| is_closing(l)));
         let sums = sums(&lines.map(str::to_owned));

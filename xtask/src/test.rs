@@ -17,8 +17,7 @@ use crate::workspace::{
     build, built, cargo, done, entries, has_nextest, nextest, passes, root, BARE, BUILD,
 };
 use crate::{
-    bare, counts, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, suite, unprivileged,
-    venv, verbs,
+    bare, bindings, counts, fuzz, gpu, hw, install, kernels, lint, suite, unprivileged, venv,
 };
 
 /// What `cargo xtask test` runs. Examples and tests share the profile, so that nothing is compiled
@@ -48,16 +47,16 @@ const FIRST: [Step; 3] = [
 /// What `--all` runs besides, with the rules and the lints. Longest first in each lane.
 const MORE: [Step; 13] = [
     step("kernels", Lane::Beside, &[BUILD], kernels::compile),
-    step("mpi", Lane::Beside, &[BUILD], mpi::step),
+    step("mpi", Lane::Beside, &[BUILD], bindings::mpi),
     step("fuzzing", Lane::Beside, &[], fuzz::step),
-    step("verbs", Lane::Beside, &[BUILD], verbs::step),
-    step("nccl", Lane::Beside, &[BUILD], nccl::step),
-    step("python", Lane::Beside, &[BUILD], python::step),
+    step("verbs", Lane::Beside, &[BUILD], bindings::verbs),
+    step("nccl", Lane::Beside, &[BUILD], bindings::nccl),
+    step("python", Lane::Beside, &[BUILD], bindings::package),
     step("install", Lane::Beside, &[BUILD], install::step),
     step("checked", Lane::Beside, &[BUILD], || examples(Some("all"))),
     step("counts", Lane::Beside, &[], counts::compare),
     step("cuda", Lane::Cargo, &[BUILD], suite::over_mock),
-    step("bindings", Lane::Cargo, &[], bindings),
+    step("bindings", Lane::Cargo, &[], gdrcopy),
     step("user", Lane::Cargo, &[BUILD], unprivileged::tests),
     step("bundle", Lane::Beside, &[BUILD], gpu::rehearse),
 ];
@@ -166,7 +165,7 @@ fn doctests() -> Result<Outcome> {
 
 /// The bindings to GDRCopy against what bindgen makes of the header; the test says so where there
 /// is no libclang.
-fn bindings() -> Result<Outcome> {
+fn gdrcopy() -> Result<Outcome> {
     passes("test -p gdrcopy-sys --features bindgen --test all generated")
 }
 

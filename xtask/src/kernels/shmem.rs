@@ -10,7 +10,7 @@ use anyhow::{bail, Context, Result};
 use crate::steps::{at_once, Words as _};
 use crate::summary::SKIPPED_TEST;
 use crate::workspace::{cu_files, root};
-use crate::{nccl, venv};
+use crate::{bindings, venv};
 
 /// Where the programs are.
 pub(super) const FOLDERS: [&str; 2] = ["examples/23_nvshmem", "cli/tests/shmem"];
@@ -46,7 +46,7 @@ pub(super) fn compile(nvcc: &Path, out: &Path, at_a_time: usize) -> Result<()> {
 
 /// Folders of NVIDIA's headers.
 fn theirs() -> Result<Vec<PathBuf>> {
-    let library = nccl::library()?;
+    let library = bindings::nccl_library()?;
     let nccl = library
         .ancestors()
         .nth(2)
