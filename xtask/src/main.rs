@@ -117,9 +117,6 @@ enum Task {
     Hw(hw::Args),
     /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
     Gpu(gpu::Args),
-    /// Run such a bundle (its script does)
-    #[command(hide = true)]
-    GpuRun(gpu::RunArgs),
     /// Product lines by folder: code that users compile, without comments, tests, mocks and benches
     Lines,
     /// The module graph of each crate, lowest floor first; its cycles, and types that are too wide
@@ -185,8 +182,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Mutants(args) => mutants::run(&args).map(|()| true),
         Task::Swarm(args) => swarm::run(&args).map(|()| true),
         Task::Peers(args) => peers::run(&args).map(|()| true),
-        Task::Gpu(args) => gpu::main(&args),
-        Task::GpuRun(args) => gpu::run_bundle(&args),
+        Task::Gpu(args) => gpu::main(&args).map(|()| true),
         Task::Lines => source::lines::report().map(|()| true),
         Task::Graph => source::report().map(|()| true),
     }

@@ -173,20 +173,14 @@ const OUTSIDE: [(&str, &[&str]); 14] = [
 /// its test says why; a test that comes to run on every GPU reduces it.
 const SKIPPED: usize = 3;
 
+#[cfg(test)]
 impl Program {
-    #[cfg(test)]
     pub(crate) fn source(&self) -> PathBuf {
         let tests = match self.binary {
             SDK_PROGRAM => "tests",
             _ => "cuda-kernels/tests",
         };
         root().join(tests).join(self.module).with_extension("rs")
-    }
-
-    /// Whether a test of the package's test program is one of this file.
-    pub(crate) fn has(&self, test: &str) -> bool {
-        let rest = test.strip_prefix(self.module);
-        rest.is_some_and(|rest| rest.starts_with("::"))
     }
 }
 

@@ -1,12 +1,7 @@
 //! `cargo xtask gpu`: all checks and measurements for a machine with a GPU, as one folder that
-//! needs neither Rust nor a network there (ADR 18).
+//! needs python3 there, and neither Rust nor a network (ADR 18).
 //!
-//! `mod.rs` builds the folder, `plan` lists its steps, `run` runs each within a limit, `summary`
-//! writes the results.
-
-mod plan;
-mod run;
-mod summary;
+//! `xtask/bundle/run` lists the steps there, runs each within a limit, and writes the results.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,24 +11,16 @@ use anyhow::{bail, Context, Result};
 use fs_err as fs;
 use serde_json::json;
 
-pub(crate) use self::run::RunArgs;
 use crate::steps::{self, command_within, succeeds, Outcome, Words as _};
-use crate::suite::{use_mock, KERNELS, KERNELS_PROGRAM, SDK_PROGRAM};
+use crate::suite::{use_mock, KERNELS, KERNELS_PROGRAM, PROGRAMS, SDK_PROGRAM};
 use crate::workspace::{root, target};
-use crate::{venv, workspace};
+use crate::{tools, venv, workspace};
 
 /// Most bytes of a bundle: still easy to send.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Time limit of each of the two runs in CI; each takes seconds on an idle machine.
 const REHEARSAL: Duration = Duration::from_secs(300);
-
-/// The bundle's start script, for a machine without Rust.
-const SCRIPT: &str = r#"#!/bin/sh
-# Checks Ringbell on this machine's GPU, then measures. `./run --help` tells the options.
-cd "$(dirname "$0")" || exit 1
-exec ./bin/runner gpu-run --bundle . "$@"
-"#;
 
 /// Builds a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
 #[derive(clap::Args)]
@@ -48,40 +35,45 @@ pub(crate) struct Args {
     /// Run it here at once
     #[arg(long)]
     here: bool,
-    #[command(flatten)]
-    run: run::HereArgs,
+    /// Options of the run, as `./run --help` tells them
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        requires = "here",
+        value_name = "OPTION OF ./run"
+    )]
+    options: Vec<String>,
 }
 
-/// Builds, and runs if requested; false when a step of the run failed.
-pub(crate) fn main(args: &Args) -> Result<bool> {
+/// Builds, and runs if requested.
+pub(crate) fn main(args: &Args) -> Result<()> {
     let out = match &args.out {
         Some(out) => root().join(out),
         None => target().join("gpu/ringbell-gpu"),
     };
     build(&out, args.dev)?;
     if args.here {
-        return run::run(&out, &args.run);
+        return steps::command(Command::new(out.join("run")).args(&args.options));
     }
     println!("copy it to a machine with a GPU, unpack it there, and start `./run`");
-    Ok(true)
-}
-
-/// Runs a bundle; false when a step failed.
-pub(crate) fn run_bundle(args: &RunArgs) -> Result<bool> {
-    run::run(&args.bundle, &args.here)
+    Ok(())
 }
 
 /// Builds the bundle in the development profile and runs it in short form by its script: on the
 /// emulated GPU, and by CUDA over the mock driver.
 pub(crate) fn rehearse() -> Result<Outcome> {
+    if tools::find("python3").is_none() {
+        return Ok(Outcome::Skipped("no python3, which runs a bundle".into()));
+    }
+    let test = root().join("xtask/bundle/test_run.py");
+    let mut python = Command::new("python3");
+    command_within(python.arg("-B").arg(test), REHEARSAL)?;
     let out = target().join("gpu/rehearsal");
     build(&out, true)?;
     for gpu in ["emulated", "cuda"] {
-        let mut script = Command::new("sh");
-        script.arg(out.join("run")).args(["--short", "--gpu", gpu]);
-        script
-            .arg("--results")
-            .arg(out.join(format!("results-{gpu}")));
+        let mut script = Command::new(out.join("run"));
+        script.args(["--short", "--gpu", gpu]);
+        script.arg(format!("--results=results-{gpu}"));
         if gpu == "cuda" {
             use_mock(&mut script)?;
         }
@@ -110,15 +102,12 @@ fn build(out: &Path, dev: bool) -> Result<()> {
     ] {
         copy(&workspace::executable(&built, program)?, &out.join(place))?;
     }
-    // This very program: a build of the workspace may have put another in its place meanwhile.
-    let runner = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-    copy(&runner, &out.join("bin/runner"))?;
     kernels(&out.join("tests/modules"))?;
-    let about = json!({ "commit": commit(), "profile": profile });
+    let suite = PROGRAMS.map(|p| json!([p.binary, p.module, p.over_mock]));
+    let about = json!({ "commit": commit(), "profile": profile, "suite": suite });
     fs::write(out.join("bundle.json"), format!("{about:#}\n"))?;
-    fs::write(out.join("run"), SCRIPT)?;
-    let is_program = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(out.join("run"), is_program)?;
+    // With its right to be executed.
+    fs::copy(root().join("xtask/bundle/run"), out.join("run"))?;
     pack(out)
 }
 
