@@ -1,4 +1,4 @@
-"""Programs that tests of the bindings start: within limits, in process groups that end with them."""
+"""Programs that tests and measurements start: within limits, in process groups that end with them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 #: Where cargo has put the command and the libraries.
@@ -71,7 +69,7 @@ class Running:
                 return Ended(self.process.wait(limit), *self.text())
             except subprocess.TimeoutExpired:
                 shown = " ".join(self.command)
-                pytest.fail(f"`{shown}` had not ended after {limit} s; it printed: {self.text()}")
+                raise AssertionError(f"`{shown}` had not ended after {limit} s; it printed: {self.text()}") from None
 
     def until(self, ready: object, what: str) -> None:
         """Waits until ``ready()``; the program may not end before."""
@@ -86,9 +84,9 @@ def ended(*command: str | Path, **environment: str) -> Ended:
     return Running(*command, **environment).end()
 
 
-def passes(*command: str | Path, **environment: str) -> str:
+def passes(*command: str | Path, limit: float = LIMIT, **environment: str) -> str:
     """What a program prints that ends well."""
-    end = ended(*command, **environment)
+    end = Running(*command, **environment).end(limit)
     assert end.code == 0, f"{command} ended with {end.code}: {end.text}"
     return end.out
 
@@ -97,6 +95,8 @@ def needs(program: str, package: str) -> str:
     """Where a program lies; a test without it is skipped."""
     found = shutil.which(program)
     if found is None:
+        import pytest  # What only measures needs none.
+
         pytest.skip(f"no {program}. Debian: apt-get install {package}")
     return found
 

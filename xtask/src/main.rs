@@ -15,10 +15,6 @@ mod lanes;
 mod lint;
 mod mutants;
 mod pages;
-mod peers;
-#[allow(dead_code)] // The program's own file; only its sizes are used.
-#[path = "../../cli/src/report/sizes.rs"]
-mod sizes;
 mod source;
 mod steps;
 mod style;
@@ -97,7 +93,12 @@ enum Task {
     Swarm(swarm::Args),
     /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not
     /// part of CI
-    Peers(peers::Args),
+    #[command(disable_help_flag = true)]
+    Peers {
+        /// `--help` tells them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Programs of MPI over `ringbell mpi`: C and Fortran by Debian's MPICH and Open MPI, Python by
     /// mpi4py
     Mpi(bindings::MpiArgs),
@@ -181,7 +182,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Fuzz(args) => fuzz::run(&args).map(|()| true),
         Task::Mutants(args) => mutants::run(&args).map(|()| true),
         Task::Swarm(args) => swarm::run(&args).map(|()| true),
-        Task::Peers(args) => peers::run(&args).map(|()| true),
+        Task::Peers { options } => bindings::peers(&options).map(|()| true),
         Task::Gpu(args) => gpu::main(&args).map(|()| true),
         Task::Lines => source::lines::report().map(|()| true),
         Task::Graph => source::report().map(|()| true),
@@ -201,12 +202,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn peers_reads_sizes_as_the_program_does() {
-        let parsed = Args::try_parse_from(["xtask", "peers", "-b", "1K", "-e", "2M"]);
-        assert!(matches!(parsed.map(|a| a.task), Ok(Task::Peers(_))));
-        assert!(Args::try_parse_from(["xtask", "peers", "-b", "3"]).is_err());
     }
 }
