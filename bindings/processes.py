@@ -8,9 +8,12 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 #: Where cargo has put the command and the libraries.
 BUILT = Path(os.environ["RINGBELL_BUILT"])
@@ -101,6 +104,29 @@ def needs(program: str, package: str) -> str:
     return found
 
 
-def block(page: str, language: str) -> str:
-    """The first block of code in this language on a page of docs/."""
-    return (ROOT / "docs" / page).read_text().split(f"```{language}\n")[1].split("\n```")[0] + "\n"
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of code in this language on a page of docs/."""
+    parts = (ROOT / "docs" / page).read_text().split(f"```{language}\n")[1:]
+    return [part.split("\n```")[0] + "\n" for part in parts]
+
+
+def code_of(*command: str | Path, limit: float, quiet: bool = False, **environment: str) -> int:
+    """Runs a program whose output goes to ours, unless it is to be quiet; its exit code."""
+    print("$", *command, flush=True)
+    out = subprocess.DEVNULL if quiet else None
+    process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out, env=os.environ | environment)
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(f"`{command}` had not ended after {limit} s, and was stopped") from None
+
+
+def at_once(most: int, items: Iterable[T], work: Callable[[T], object]) -> list:
+    """Does the work for each item, so many at a time; all errors are told."""
+    with ThreadPoolExecutor(most) as pool:
+        futures = [pool.submit(work, item) for item in items]
+    errors = [str(future.exception()) for future in futures if future.exception()]
+    if errors:
+        raise AssertionError("\n".join(errors))
+    return [future.result() for future in futures]

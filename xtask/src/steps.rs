@@ -5,7 +5,6 @@
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -210,47 +209,6 @@ pub(crate) fn shown(command: &Command) -> String {
     text
 }
 
-/// Does `work` for each item, `most` at a time. Results in the order of the items, or all errors.
-pub(crate) fn at_once<T: Sync, R: Send>(
-    most: usize,
-    items: &[T],
-    work: impl Fn(&T) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    let next = AtomicUsize::new(0);
-    let run = || {
-        let mut done = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(i) else {
-                return done;
-            };
-            done.push((i, work(item)));
-        }
-    };
-    let mut all: Vec<(usize, Result<R>)> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..most).map(|_| scope.spawn(run)).collect();
-        let ended = running.into_iter();
-        ended.flat_map(|t| t.join().expect("no panic")).collect()
-    });
-    all.sort_by_key(|(i, _)| *i);
-    let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for (_, result) in all {
-        match result {
-            Ok(result) => done.push(result),
-            Err(error) => failed.push(format!("{error:#}")),
-        }
-    }
-    if !failed.is_empty() {
-        bail!("{}", failed.join("\n"));
-    }
-    Ok(done)
-}
-
-/// Processors that this process may use.
-pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,17 +242,5 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(30), "{child} is left");
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-
-    #[test]
-    fn all_items_are_done_in_their_order_and_all_errors_are_told() {
-        let double = at_once(3, &[1, 2, 3, 4, 5], |n| Ok(2 * n));
-        assert_eq!(double.expect("no error"), [2, 4, 6, 8, 10]);
-        let odd = at_once(2, &[1, 2, 3], |n| match n % 2 {
-            0 => Ok(()),
-            _ => bail!("{n} is odd"),
-        });
-        let why = odd.expect_err("two are odd").to_string();
-        assert_eq!(why, "1 is odd\n3 is odd");
     }
 }

@@ -36,12 +36,7 @@ pub(crate) const STEPS: [Step; 4] = [
 const FIRST: [Step; 3] = [
     step("proofs", Lane::Beside, &[], hw::proofs),
     step(BARE, Lane::Cargo, &[BUILD], bare::step),
-    step(
-        "simulations",
-        Lane::Cargo,
-        &["proofs"],
-        hw::simulations_step,
-    ),
+    step("simulations", Lane::Cargo, &["proofs"], hw::simulations),
 ];
 
 /// What `--all` runs besides, with the rules and the lints. Longest first in each lane.

@@ -8,7 +8,7 @@ use fs_err as fs;
 
 use crate::steps::{command, Words as _};
 use crate::tools::{self, find};
-use crate::workspace::target;
+use crate::workspace::{root, target};
 
 /// The environment of tools that tests look for.
 const SHARED: &str = "venv";
@@ -72,6 +72,21 @@ pub(crate) fn scapy() -> Result<PathBuf> {
 /// As for [`nvcc`].
 pub(crate) fn cccl() -> Result<PathBuf> {
     environment(SHARED, &CCCL)
+}
+
+/// Python with what programs of this repository need (`bindings/processes.py`), to start what lies
+/// in `built`.
+pub(crate) fn within(python: &Path, built: &Path, set: &[(&str, String)]) -> Command {
+    let mut c = Command::new(python);
+    let driver = built.join("libringbell_libcuda.so");
+    c.env("PYTHONPATH", root().join("bindings"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        // In the order of what its programs print.
+        .env("PYTHONUNBUFFERED", "1")
+        .env("RINGBELL_BUILT", built)
+        .env("RINGBELL_MOCK_LIBCUDA", driver)
+        .envs(set.iter().cloned());
+    c
 }
 
 /// A file of an installed package.

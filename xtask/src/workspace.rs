@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use anyhow::{Context as _, Result};
+use anyhow::{ensure, Context as _, Result};
 
 use crate::steps::{command, succeeds, Outcome, Words as _};
 
@@ -37,6 +37,21 @@ pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 pub(crate) fn cu_files(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
     let files = entries(folder)?.into_iter();
     Ok(files.filter(|p| p.extension().is_some_and(|e| e == "cu")))
+}
+
+/// The blocks of code in this language on a page of docs/.
+///
+/// # Errors
+/// The page has none.
+pub(crate) fn blocks(page: &str, language: &str) -> Result<Vec<String>> {
+    let text = fs_err::read_to_string(root().join(page))?;
+    let fence = format!("```{language}\n");
+    let behind = text.split(&fence).skip(1);
+    let blocks: Vec<_> = behind
+        .filter_map(|rest| Some(rest.split_once("\n```")?.0.to_owned() + "\n"))
+        .collect();
+    ensure!(!blocks.is_empty(), "{page} has no program in {language}");
+    Ok(blocks)
 }
 
 /// Cargo's target folder, which CARGO_TARGET_DIR or cargo's configuration may have moved out of the

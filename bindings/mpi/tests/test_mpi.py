@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from processes import BUILT, RINGBELL, Ended, block, ended, passes
+from processes import BUILT, RINGBELL, Ended, blocks, ended, passes
 
 SOURCES = Path(__file__).parent
 DEBIAN = ["mpich", "openmpi"]
@@ -166,11 +166,13 @@ def test_the_abi_of_mpi_5(folder: Path, way: str, name: str, kinds: int) -> None
 
 def test_the_documented_program(library: Library) -> None:
     source = FOLDER / "first.c"
-    source.write_text(block("mpi.md", "c"))
+    source.write_text(blocks("mpi.md", "c")[0])
     compare("collectives", library, 2, 1, library.compiled(source))
 
 
-@pytest.mark.parametrize(("seed", "ranks", "longest"), [(1, 2, 3000), (2, 3, 3000), (3, 4, 3000), (4, 2, 60_000), (5, 3, 60_000)])
+@pytest.mark.parametrize(
+    ("seed", "ranks", "longest"), [(1, 2, 3000), (2, 3, 3000), (3, 4, 3000), (4, 2, 60_000), (5, 3, 60_000)]
+)
 def test_random_collectives(library: Library, seed: int, ranks: int, longest: int) -> None:
     program = [library.compiled("random.c"), seed, 40, longest]
     compare("collectives", library, ranks, 11, *program)
@@ -204,7 +206,9 @@ def test_fortran(library: Library, ranks: int, flags: list[str]) -> None:
     internal = bool(flags) and not library.is_open_mpi
     compare("collectives", library, ranks, 0 if internal else 10, library.compiled("fortran.f90", *flags))
     plain = ["plain"] if internal else []
-    compare("messages", library, ranks, 1 if internal else 15, library.compiled("messages.f90", *flags), ranks - 1, *plain)
+    compare(
+        "messages", library, ranks, 1 if internal else 15, library.compiled("messages.f90", *flags), ranks - 1, *plain
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -229,7 +233,11 @@ def test_errors_of_requests(library: Library) -> None:
 
 @pytest.mark.parametrize(
     ("way", "second", "call"),
-    [("collectives", [], "MPI_Allreduce"), ("messages", ["messages"], "MPI_Recv"), ("messages", ["requests"], "MPI_Wait")],
+    [
+        ("collectives", [], "MPI_Allreduce"),
+        ("messages", ["messages"], "MPI_Recv"),
+        ("messages", ["requests"], "MPI_Wait"),
+    ],
 )
 def test_a_killed_rank_is_named(library: Library, tmp_path: Path, way: str, second: list[str], call: str) -> None:
     """One of three ranks is killed: the others get an error that names it, or their program ends.

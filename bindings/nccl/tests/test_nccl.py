@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import BUILT, Ended, Running, block, needs, passes
+from processes import BUILT, Ended, Running, blocks, needs, passes
 
 PLUGIN = BUILT / "libnccl_net_ringbell.so"
 #: Over the network, as between hosts.
@@ -55,7 +55,9 @@ def compile(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     return one
 
 
-def start(compile: Compile, version: str, scenario: str, ranks: int, seed: int, env: dict[str, str]) -> tuple[Running, str]:
+def start(
+    compile: Compile, version: str, scenario: str, ranks: int, seed: int, env: dict[str, str]
+) -> tuple[Running, str]:
     """A driver, of collectives with ranks, and the line that it must print."""
     if ranks == 0:
         line = f"{scenario} v{version}: as it should"
@@ -93,9 +95,9 @@ def test_collectives(compile: Compile, version: str, scenario: str, ranks: int, 
 
 def test_the_documented_program(compile: Compile, tmp_path: Path) -> None:
     """By the commands of the page."""
-    (tmp_path / "devices.c").write_text(block("nccl.md", "c"))
+    (tmp_path / "devices.c").write_text(blocks("nccl.md", "c")[0])
     path = f"{BUILT}:{os.environ['PATH']}"
-    commands = f"cd {tmp_path}\n" + block("nccl.md", "sh")
+    commands = f"cd {tmp_path}\n" + blocks("nccl.md", "sh")[0]
     says(Running("sh", "-e", "-c", commands, PATH=path).end(), "ringbell0, 100000 Mb/s")
 
 
@@ -106,7 +108,12 @@ def test_nccl_loads_both_tables(compile: Compile, ranks: int, env: dict[str, str
     if library is None:
         pytest.skip("no NCCL to load the plug-in")
     # NCCL's bootstrap uses the network that was chosen, and its own monitoring is left out.
-    settings = {"NCCL_NET_PLUGIN": str(PLUGIN), "NCCL_DEBUG": "INFO", "NCCL_OOB_NET_ENABLE": "1", "NCCL_RAS_ENABLE": "0"}
+    settings = {
+        "NCCL_NET_PLUGIN": str(PLUGIN),
+        "NCCL_DEBUG": "INFO",
+        "NCCL_OOB_NET_ENABLE": "1",
+        "NCCL_RAS_ENABLE": "0",
+    }
     says(
         Running(compile("nccl"), library, str(ranks), **settings, **env).end(),
         "NET/Plugin: Loaded net plugin Ringbell (v12)",

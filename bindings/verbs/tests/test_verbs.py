@@ -53,7 +53,14 @@ ib_send_lat -F -n 1000
 #: passes by us.
 UCX = ["rc_v", "ud_v"]
 #: Of ``ucx_perftest``: test, bytes, iterations.
-UCX_CASES = ["tag_lat 8 1000", "tag_bw 4096 1000", "ucp_am_bw 65536 100", "ucp_put_bw 8 1000", "ucp_get 4096 200", "ucp_fadd 8 200"]
+UCX_CASES = [
+    "tag_lat 8 1000",
+    "tag_bw 4096 1000",
+    "ucp_am_bw 65536 100",
+    "ucp_put_bw 8 1000",
+    "ucp_get 4096 200",
+    "ucp_fadd 8 200",
+]
 
 
 @pytest.fixture(params=[HOST, "::1"])
@@ -79,7 +86,9 @@ def free_port() -> int:
 
 def listens(port: int) -> bool:
     """Whether a socket of either family does."""
-    rows = [line.split()[1:4] for family in ["tcp", "tcp6"] for line in Path(f"/proc/net/{family}").read_text().splitlines()]
+    rows = [
+        line.split()[1:4] for family in ["tcp", "tcp6"] for line in Path(f"/proc/net/{family}").read_text().splitlines()
+    ]
     return any(local.endswith(f":{port:04X}") and state == "0A" for local, _, state in rows)
 
 
@@ -228,7 +237,19 @@ def test_open_mpi_over_ucx_computes_as_alone(kind: str, tmp_path: Path) -> None:
 
     def hashes(settings: str, *through: str | Path) -> list[str]:
         # The ranks print in any order.
-        command = [launcher, "--oversubscribe", "-n", "2", *settings.split(), *root, *through, program, "1", "40", "3000"]
+        command = [
+            launcher,
+            "--oversubscribe",
+            "-n",
+            "2",
+            *settings.split(),
+            *root,
+            *through,
+            program,
+            "1",
+            "40",
+            "3000",
+        ]
         return sorted(line for line in passes(*command).splitlines() if line.strip())
 
     ours = f"--mca pml ucx --mca osc ^ucx --mca btl self -x UCX_TLS={kind},self -x UCX_NET_DEVICES=ringbell0:1"

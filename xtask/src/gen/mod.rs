@@ -13,10 +13,6 @@ mod systemverilog;
 #[cfg(test)]
 mod tests;
 
-#[cfg(test)]
-use std::path::Path;
-use std::path::PathBuf;
-
 use anyhow::{bail, Context, Result};
 use fs_err as fs;
 
@@ -57,7 +53,7 @@ fn write_ptx() -> Result<()> {
             println!("unchanged {shown}");
             continue;
         }
-        let clang = clang().with_context(|| {
+        let clang = ptx::clang().with_context(|| {
             format!("{shown} is stale, and clang 19 is not installed: apt-get install clang-19")
         })?;
         let text = file.make(&clang)?;
@@ -73,7 +69,7 @@ fn write_ptx() -> Result<()> {
 /// # Errors
 /// The files that differ, or what clang says.
 pub(crate) fn compare() -> Result<()> {
-    let Some(clang) = clang() else {
+    let Some(clang) = ptx::clang() else {
         println!("SKIPPED: no clang 19, so no PTX is compared with its source. Debian: apt-get install clang-19");
         return Ok(());
     };
@@ -95,17 +91,6 @@ pub(crate) fn compare() -> Result<()> {
     }
     println!("{count} files of PTX are what clang makes of their sources");
     Ok(())
-}
-
-/// clang, as it makes the kernels' PTX.
-pub(crate) fn clang() -> Option<PathBuf> {
-    ptx::clang()
-}
-
-/// The PTX of a source, made with the flags of tests' kernels.
-#[cfg(test)]
-pub(crate) fn ptx_of(source: &Path, clang: &Path) -> Result<String> {
-    ptx::File::of(source).make(clang)
 }
 
 /// Fails when a generated file differs from the tables.

@@ -12,7 +12,7 @@ use ringbell_nic_abi::{
 };
 
 use super::stale;
-use crate::workspace::root;
+use crate::workspace::{blocks, root, target};
 
 #[test]
 fn generated_files_are_not_stale() {
@@ -97,7 +97,7 @@ fn expected() -> Vec<(String, u64)> {
 
 /// Compiles a program that prints the header's values, and returns them by expression.
 fn ask(compiler: &str, source_name: &str, flags: &[&str]) -> (BTreeMap<String, u64>, Vec<String>) {
-    let dir = crate::workspace::target()
+    let dir = target()
         .join("abi-layout")
         .join(source_name.replace('.', "-"));
     std::fs::create_dir_all(&dir)
@@ -179,4 +179,23 @@ fn header_agrees_with_the_tables_in_cpp17() {
 #[test]
 fn header_agrees_with_the_tables_in_c99() {
     header_agrees("gcc", "layout.c", &["-std=c99", "-pedantic"]);
+}
+
+/// The tutorial's code compiles by clang. (nvcc reads the same blocks in `cargo xtask kernels`.)
+#[test]
+fn kernels_of_the_tutorial_compile_with_clang() {
+    let blocks = blocks("docs/tutorial.md", "cuda").expect("kernels");
+    let Some(clang) = super::ptx::clang() else {
+        println!("SKIPPED: no clang 19. Debian: apt-get install clang-19");
+        return;
+    };
+    let dir = target().join("tutorial");
+    std::fs::create_dir_all(&dir).expect("a folder");
+    for (i, block) in blocks.iter().enumerate() {
+        let file = dir.join(format!("block_{i}.cu"));
+        std::fs::write(&file, block).expect("written");
+        let text = super::ptx::File::of(&file).make(&clang);
+        let text = text.unwrap_or_else(|e| panic!("{e:#}"));
+        assert!(text.contains(".entry "), "block {i} has no kernel");
+    }
 }
