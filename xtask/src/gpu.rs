@@ -12,7 +12,7 @@ use fs_err as fs;
 use serde_json::json;
 
 use crate::steps::{self, command_within, succeeds, Outcome, Words as _};
-use crate::suite::{use_mock, KERNELS, KERNELS_PROGRAM, PROGRAMS, SDK_PROGRAM};
+use crate::suite::{programs, use_mock, KERNELS, KERNELS_PROGRAM, SDK_PROGRAM};
 use crate::workspace::{root, target};
 use crate::{tools, venv, workspace};
 
@@ -103,7 +103,9 @@ fn build(out: &Path, dev: bool) -> Result<()> {
         copy(&workspace::executable(&built, program)?, &out.join(place))?;
     }
     kernels(&out.join("tests/modules"))?;
-    let suite = PROGRAMS.map(|p| json!([p.binary, p.module, p.over_mock]));
+    let suite = programs().into_iter();
+    let suite = suite.map(|p| json!([p.binary, p.module, p.over_mock]));
+    let suite = suite.collect::<Vec<_>>();
     let about = json!({ "commit": commit(), "profile": profile, "suite": suite });
     fs::write(out.join("bundle.json"), format!("{about:#}\n"))?;
     // With its right to be executed.

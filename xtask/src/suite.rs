@@ -18,67 +18,41 @@ use crate::{summary, workspace};
 /// The example with buffers of `cust`, whose feature is off by default.
 pub(crate) const CUST_EXAMPLE: &str = "20_cust_buffers";
 
-/// A test program of the suite: a file that is a module of its package's test program.
-pub(crate) struct Program {
-    /// The package's test program.
-    pub(crate) binary: &'static str,
-    pub(crate) module: &'static str,
-    /// Whether the step `cuda` runs it over the mock driver. The others bring the mock themselves,
-    /// or would measure it.
-    pub(crate) over_mock: bool,
-}
-
 /// The test programs of `ringbell-cuda-kernels` and `ringbell`; those of other packages are named
 /// `all`.
 pub(crate) const KERNELS_PROGRAM: &str = "kernels";
 pub(crate) const SDK_PROGRAM: &str = "sdk";
 
-const fn kernels(module: &'static str) -> Program {
-    Program {
-        binary: KERNELS_PROGRAM,
-        module,
-        over_mock: true,
-    }
+/// The files of tests, in the suite and outside; its head says how they are written.
+const FILES: &str = include_str!("../../cuda-kernels/tests/suite.txt");
+
+/// A file of the suite: a module of its package's test program.
+pub(crate) struct Program {
+    /// The package's test program.
+    pub(crate) binary: &'static str,
+    pub(crate) module: &'static str,
+    /// Whether the step `cuda` runs it over the mock driver.
+    pub(crate) over_mock: bool,
 }
 
-const fn sdk(module: &'static str) -> Program {
-    Program {
-        binary: SDK_PROGRAM,
-        ..kernels(module)
-    }
+/// All of them.
+pub(crate) fn programs() -> Vec<Program> {
+    let lines = FILES.lines().take_while(|l| !l.starts_with("- "));
+    let words = lines
+        .filter(|l| !l.starts_with('#'))
+        .filter_map(|l| l.split_once(' '));
+    let program = |(binary, rest): (&'static str, &'static str)| Program {
+        binary,
+        module: rest.trim_end_matches(" alone"),
+        over_mock: !rest.ends_with(" alone"),
+    };
+    words.map(program).collect()
 }
 
-const fn alone(program: Program) -> Program {
-    Program {
-        over_mock: false,
-        ..program
-    }
+/// The files outside.
+fn outside() -> impl Iterator<Item = &'static str> {
+    FILES.lines().skip_while(|l| !l.starts_with("- "))
 }
-
-/// All of them, the path with the fewest layers first: an early failure explains later ones.
-pub(crate) const PROGRAMS: [Program; 21] = [
-    kernels("first_path"),
-    alone(kernels("cuda")),
-    alone(kernels("cuda_ipc")),
-    kernels("emulator"),
-    kernels("device_api"),
-    kernels("graphs"),
-    kernels("slots"),
-    kernels("sockets"),
-    kernels("streams"),
-    kernels("collectives"),
-    kernels("perf_kernels"),
-    kernels("reduce"),
-    kernels("hll"),
-    alone(sdk("cuda")),
-    sdk("transports"),
-    sdk("sockets"),
-    sdk("engines_kernel"),
-    sdk("mailbox"),
-    sdk("communicator_memory"),
-    sdk("communicator_queues"),
-    sdk("communicator"),
-];
 
 /// Kernels of tests, by the names that tests load them by, and where their sources are
 /// (`cuda-kernels/tests/common/test_gpu.rs` has the same table).
@@ -90,99 +64,9 @@ pub(crate) const KERNELS: [(&str, &str); 5] = [
     ("blocks", "tests/communicators/blocks.cu"),
 ];
 
-/// Test files of the two packages that are no part of the suite, with the reason. Tests of the
-/// command (`cli/`) and of the C library (`bindings/c/`) are outside as a whole: they start
-/// programs and compilers.
-const OUTSIDE: [(&str, &[&str]); 14] = [
-    (
-        "brings a mock of the driver or of GDRCopy, or plants faults in it",
-        &[
-            "tests/stream_sockets.rs",
-            "cuda-kernels/tests/cuda_strict.rs",
-            "cuda-kernels/tests/cuda_errors.rs",
-            "tests/cuda_local.rs",
-            "cuda-kernels/tests/dmabuf.rs",
-            "cuda-kernels/tests/gdrcopy.rs",
-            "tests/card.rs",
-            "tests/cuda_faults.rs",
-        ],
-    ),
-    (
-        "counts accesses by code that it puts into PTX",
-        &["cuda-kernels/tests/bus_traffic.rs"],
-    ),
-    (
-        "compiles with our headers; a real GPU's users have NVIDIA's",
-        &[
-            "cuda-kernels/tests/cuda_functions.rs",
-            "cuda-kernels/tests/cuda_threads.rs",
-            "cuda-kernels/tests/cccl.rs",
-            "cuda-kernels/tests/cuda_patterns.rs",
-            "cuda-kernels/tests/cuda_single.rs",
-            "cuda-kernels/tests/cuda_math.rs",
-        ],
-    ),
-    (
-        "gdb and perf; a real GPU's kernels are for NVIDIA's tools",
-        &["cuda-kernels/tests/debuggers.rs"],
-    ),
-    ("helps tests of PTX", &["cuda-kernels/tests/ptx_files.rs"]),
-    (
-        "kernels with planted faults, for the checks of the emulated GPU",
-        &[
-            "cuda-kernels/tests/misuse.rs",
-            "cuda-kernels/tests/queue_races.rs",
-            "tests/checked.rs",
-        ],
-    ),
-    (
-        "PTX on the emulated GPU; a real GPU's driver compiles it",
-        &["cuda-kernels/tests/ptx.rs"],
-    ),
-    (
-        "the emulated GPU's own memory; the real one's is in `cuda`",
-        &["cuda-kernels/tests/memory.rs"],
-    ),
-    (
-        "callers that post and stop, as threads and as processes",
-        &["tests/progress.rs"],
-    ),
-    (
-        "signals and atomics need memory that the CPU reaches: a real GPU's has no window",
-        &["tests/one_sided.rs"],
-    ),
-    (
-        "ranks that join and end, no operations of a GPU",
-        &["tests/growth.rs"],
-    ),
-    (
-        "networks between NICs, and bytes of the host alone",
-        &["tests/between_hosts.rs", "tests/meshes.rs"],
-    ),
-    (
-        "the order of sums, which programs decide and no GPU",
-        &["tests/strict.rs"],
-    ),
-    (
-        "simulated hardware behind the NIC, which the emulated GPU's kernels reach",
-        &["tests/rtl.rs"],
-    ),
-];
-
 /// Tests of the suite that skip themselves in the step `cuda`. A new one changes this number, and
 /// its test says why; a test that comes to run on every GPU reduces it.
 const SKIPPED: usize = 3;
-
-#[cfg(test)]
-impl Program {
-    pub(crate) fn source(&self) -> PathBuf {
-        let tests = match self.binary {
-            SDK_PROGRAM => "tests",
-            _ => "cuda-kernels/tests",
-        };
-        root().join(tests).join(self.module).with_extension("rs")
-    }
-}
 
 /// Longest time that one example may take, cargo's compilation not counted. One that compiles CUDA
 /// itself takes two minutes with all checks, beside other steps on two cores.
@@ -242,12 +126,12 @@ pub(crate) fn use_mock(command: &mut Command) -> Result<()> {
 
 /// The suite by CUDA, over the mock driver.
 pub(crate) fn over_mock() -> Result<Outcome> {
-    for (why, files) in OUTSIDE {
-        println!("no part of the suite: {}: {why}", files.join(", "));
-    }
-    let programs: Vec<&Program> = PROGRAMS.iter().filter(|p| p.over_mock).collect();
+    println!("no part of the suite:");
+    outside().for_each(|line| println!("{line}"));
+    let mut programs = programs();
+    programs.retain(|p| p.over_mock);
     if workspace::has_nextest() {
-        let of = |p: &&Program| {
+        let of = |p: &Program| {
             let package = match p.binary {
                 SDK_PROGRAM => "ringbell",
                 _ => "ringbell-cuda-kernels",
@@ -303,8 +187,8 @@ fn by_nvcc() -> Result<()> {
     }
     let mut command = workspace::cargo();
     command.words("test --workspace --test kernels --");
-    let of = |p: &&Program| p.over_mock && p.binary == KERNELS_PROGRAM;
-    let programs = PROGRAMS.iter().filter(of);
+    let of = |p: &Program| p.over_mock && p.binary == KERNELS_PROGRAM;
+    let programs = programs().into_iter().filter(of);
     command.args(programs.map(|p| format!("{}::", p.module)));
     use_mock(&mut command)?;
     command.env("RINGBELL_MOCK_CUDA", format!("ptx={}", folder.display()));
@@ -329,29 +213,24 @@ mod tests {
 
     #[test]
     fn every_test_file_is_in_the_suite_or_listed_with_a_reason() {
-        let mut known: Vec<PathBuf> = PROGRAMS.iter().map(Program::source).collect();
-        let outside = OUTSIDE.iter().flat_map(|(_, files)| *files);
-        known.extend(outside.map(|file| root().join(file)));
-        known.sort();
-        let twice = known.windows(2).find(|w| w[0] == w[1]);
-        assert_eq!(twice, None);
+        let mut known = Vec::new();
+        for line in FILES.lines().filter(|l| !l.starts_with(['#', '-'])) {
+            let mut words = line.split(' ').filter(|w| *w != "alone");
+            let tests = match words.next() {
+                Some(SDK_PROGRAM) => "tests",
+                _ => "cuda-kernels/tests",
+            };
+            known.extend(words.map(|w| root().join(tests).join(w).with_extension("rs")));
+        }
         let mut there = Vec::new();
         for folder in ["tests", "cuda-kernels/tests"] {
-            let entries = std::fs::read_dir(root().join(folder)).expect("a folder");
-            there.extend(entries.map(|e| e.expect("an entry").path()));
+            there.extend(entries(&root().join(folder)).expect("a folder"));
         }
         there.retain(|p| p.extension().is_some_and(|e| e == "rs") && !p.ends_with("main.rs"));
+        known.sort();
         there.sort();
-        for file in &there {
-            assert!(
-                known.contains(file),
-                "{}: put it into PROGRAMS, or into OUTSIDE with the reason",
-                file.display()
-            );
-        }
-        for program in &PROGRAMS {
-            assert!(there.contains(&program.source()), "{}", program.module);
-        }
+        // Each once: a file that is missing here goes into cuda-kernels/tests/suite.txt.
+        assert_eq!(known, there);
     }
 
     #[test]
