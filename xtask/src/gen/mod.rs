@@ -5,11 +5,11 @@
 //! are read from their sources.
 
 mod cuda;
-mod doc;
 mod ports;
 mod ptx;
 mod registers;
 mod systemverilog;
+mod tables;
 #[cfg(test)]
 mod tests;
 

@@ -4,13 +4,20 @@ use std::fmt::Write as _;
 
 use ringbell_nic_abi::bar::{self, Access, Reg};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
-use ringbell_nic_abi::{
-    block, collective, completion, constants, descriptor, engine, one_sided, queue, roce,
-    Algorithm, BlockHeader, BlockKind, CollectiveKind, DataType, EngineTarget, Event, EventKind,
-    Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
-};
+use ringbell_nic_abi::{block, BlockKind};
 
-use super::doc::one_line;
+use super::tables::{one_line, CODES, FIELDS, STRUCTURES};
+
+/// What stands above the fields of each word.
+const TEXTS: [&str; 5] = [
+    "64 bytes, eight 64-bit words. Bit 63 of every word is the lap bit: 1 in even laps of the ring,\n\
+     0 in odd ones. Bits 63 of words 0 to 6 that a value needs travel in `WQE_SAVED`. With\n\
+     `FLAG_INLINE` words 1 to 5 hold payload instead of their fields, of a PUT word 1.",
+    "What words 2 and 4 hold when the opcode is OP_COLLECTIVE.",
+    "What word 4 holds above WQE_IMM when a one-sided operation has FLAG_SYMMETRIC.",
+    "What word 4 holds when the opcode is OP_ENGINE_ATTACH.",
+    "64 bytes, one line per slot of the send queue; words 0 to 3 are used and word 0 is stored last.",
+];
 
 /// The whole document.
 pub(super) fn reference() -> String {
@@ -41,51 +48,23 @@ pub(super) fn reference() -> String {
     registers(&mut out, "Doorbell registers", false);
     registers(&mut out, "Status registers", true);
     blocks(&mut out);
-    out.push_str(
-        "\n## Work queue entry\n\n\
-         64 bytes, eight 64-bit words. Bit 63 of every word is the lap bit: 1 in even laps of the ring,\n\
-         0 in odd ones. Bits 63 of words 0 to 6 that a value needs travel in `WQE_SAVED`. With\n\
-         `FLAG_INLINE` words 1 to 5 hold payload instead of their fields, of a PUT word 1.\n",
-    );
-    fields(&mut out, descriptor::DESCRIPTOR_FIELDS);
-    out.push_str(
-        "\n## Collective descriptor\n\nWhat words 2 and 4 hold when the opcode is OP_COLLECTIVE.\n",
-    );
-    fields(&mut out, collective::SPEC_FIELDS);
-    out.push_str(
-        "\n## One-sided descriptor\n\nWhat word 4 holds above WQE_IMM when a one-sided operation has FLAG_SYMMETRIC.\n",
-    );
-    fields(&mut out, one_sided::ONE_SIDED_FIELDS);
-    out.push_str(
-        "\n## ENGINE_ATTACH descriptor\n\nWhat word 4 holds when the opcode is OP_ENGINE_ATTACH.\n",
-    );
-    fields(&mut out, engine::ATTACH_FIELDS);
-    out.push_str(
-        "\n## Completion line\n\n\
-         64 bytes, one line per slot of the send queue; words 0 to 3 are used and word 0 is stored last.\n",
-    );
-    fields(&mut out, completion::COMPLETION_FIELDS);
-    structure(&mut out, "Queue handle", &queue::QueueHandle::LAYOUT);
-    structure(&mut out, "Event", &Event::LAYOUT);
-    structure(&mut out, "Block header", &BlockHeader::LAYOUT);
-    codes(&mut out, "Operation codes", Opcode::TABLE);
-    codes(&mut out, "Flags", Flags::TABLE);
-    codes(&mut out, "Status codes", Status::TABLE);
-    codes(&mut out, "Kinds of events", EventKind::TABLE);
-    codes(&mut out, "Collective operations", CollectiveKind::TABLE);
-    codes(
-        &mut out,
-        "What an engine is attached to",
-        EngineTarget::TABLE,
-    );
-    codes(&mut out, "Element types", DataType::TABLE);
-    codes(&mut out, "Reductions", ReduceOp::TABLE);
-    codes(&mut out, "Algorithms", Algorithm::TABLE);
-    codes(&mut out, "Types on the wire", WireType::TABLE);
-    codes(&mut out, "RoCEv2", roce::TABLE);
-    codes(&mut out, "RoCEv2 operations", RoceOpcode::TABLE);
-    codes(&mut out, "RoCEv2 reasons of a refusal", NakCode::TABLE);
-    codes(&mut out, "Constants", constants::TABLE);
+    for ((title, table), text) in FIELDS.into_iter().zip(TEXTS) {
+        let _ = writeln!(out, "\n## {title}\n\n{text}");
+        fields(&mut out, table);
+    }
+    for (title, layout) in &STRUCTURES {
+        structure(&mut out, title, layout);
+    }
+    // Constants last; the kinds of blocks have a table above.
+    let (constants, others) = (&CODES[0], &CODES[1..CODES.len() - 1]);
+    for (title, table, _) in others.iter().chain([constants]) {
+        let title = match *title {
+            "Flags of a descriptor" => "Flags",
+            "Completion status" => "Status codes",
+            other => other,
+        };
+        codes(&mut out, title, table);
+    }
     out
 }
 

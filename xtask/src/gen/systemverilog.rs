@@ -4,13 +4,9 @@ use std::fmt::Write as _;
 
 use ringbell_nic_abi::bar::{Access, Reg, CONTROL_BYTES};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
-use ringbell_nic_abi::{
-    block, collective, completion, constants, descriptor, engine, one_sided, queue, roce,
-    Algorithm, Block, BlockHeader, BlockKind, CollectiveKind, DataType, EngineTarget, Event,
-    EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
-};
+use ringbell_nic_abi::{block, constants, roce, Block, BlockHeader, BlockKind, Flags};
 
-use super::doc::one_line;
+use super::tables::{one_line, CODES, FIELDS, STRUCTURES};
 
 /// The whole package.
 pub(super) fn package() -> String {
@@ -39,18 +35,11 @@ pub(super) fn package() -> String {
             c.value
         );
     }
-    enumeration(&mut out, "opcode_e", 8, Opcode::TABLE);
-    enumeration(&mut out, "status_e", 8, Status::TABLE);
-    enumeration(&mut out, "event_kind_e", 32, EventKind::TABLE);
-    enumeration(&mut out, "collective_e", 8, CollectiveKind::TABLE);
-    enumeration(&mut out, "engine_target_e", 2, EngineTarget::TABLE);
-    enumeration(&mut out, "dtype_e", 8, DataType::TABLE);
-    enumeration(&mut out, "redop_e", 8, ReduceOp::TABLE);
-    enumeration(&mut out, "algorithm_e", 8, Algorithm::TABLE);
-    enumeration(&mut out, "wire_type_e", 8, WireType::TABLE);
-    enumeration(&mut out, "roce_opcode_e", 8, RoceOpcode::TABLE);
-    enumeration(&mut out, "nak_code_e", 5, NakCode::TABLE);
-    enumeration(&mut out, "block_kind_e", 32, BlockKind::TABLE);
+    for (_, table, name) in CODES {
+        if let Some((name, bits)) = name {
+            enumeration(&mut out, name, bits, table);
+        }
+    }
     out.push_str("\n  // Flags of a descriptor, one bit each.\n");
     for c in Flags::TABLE {
         comment(&mut out, c.doc);
@@ -60,15 +49,9 @@ pub(super) fn package() -> String {
             c.name, c.value
         );
     }
-    fields(&mut out, "Work queue entry", descriptor::DESCRIPTOR_FIELDS);
-    fields(&mut out, "Collective descriptor", collective::SPEC_FIELDS);
-    fields(
-        &mut out,
-        "One-sided descriptor",
-        one_sided::ONE_SIDED_FIELDS,
-    );
-    fields(&mut out, "ENGINE_ATTACH descriptor", engine::ATTACH_FIELDS);
-    fields(&mut out, "Completion line", completion::COMPLETION_FIELDS);
+    for (title, table) in FIELDS {
+        fields(&mut out, title, table);
+    }
     out.push_str("\n  // Registers of the control window, by index.\n");
     for (reg, access, name, doc) in Reg::ALL {
         let _ = writeln!(out, "  // {access:?}. {}", one_line(doc));
@@ -91,9 +74,9 @@ pub(super) fn package() -> String {
         |access| access != Access::Ro,
     );
     headers(&mut out);
-    structure(&mut out, &queue::QueueHandle::LAYOUT);
-    structure(&mut out, &Event::LAYOUT);
-    structure(&mut out, &BlockHeader::LAYOUT);
+    for (_, layout) in &STRUCTURES {
+        structure(&mut out, layout);
+    }
     out.push_str("\nendpackage\n\n`endif\n");
     out
 }

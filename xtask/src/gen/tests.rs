@@ -5,13 +5,10 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use ringbell_nic_abi::bar::Reg;
-use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
-    BlockHeader, CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode,
-    ReduceOp, RoceOpcode, Status, WireType,
-};
+use ringbell_nic_abi::Status;
 
 use super::stale;
+use super::tables::{CODES, FIELDS, STRUCTURES};
 use crate::workspace::{blocks, root, target};
 
 #[test]
@@ -26,35 +23,10 @@ fn generated_files_are_not_stale() {
 /// The header's expected values: expression in C, value.
 fn expected() -> Vec<(String, u64)> {
     let mut rows = Vec::new();
-    let consts = [
-        constants::TABLE,
-        Opcode::TABLE,
-        Flags::TABLE,
-        Status::TABLE,
-        EventKind::TABLE,
-        CollectiveKind::TABLE,
-        EngineTarget::TABLE,
-        DataType::TABLE,
-        ReduceOp::TABLE,
-        Algorithm::TABLE,
-        WireType::TABLE,
-        roce::TABLE,
-        RoceOpcode::TABLE,
-        NakCode::TABLE,
-    ];
-    for c in consts.into_iter().flatten() {
+    for c in CODES.iter().flat_map(|(_, table, _)| *table) {
         rows.push((format!("RB_{}", c.name), c.value));
     }
-    for f in [
-        descriptor::DESCRIPTOR_FIELDS,
-        collective::SPEC_FIELDS,
-        one_sided::ONE_SIDED_FIELDS,
-        engine::ATTACH_FIELDS,
-        completion::COMPLETION_FIELDS,
-    ]
-    .into_iter()
-    .flatten()
-    {
+    for f in FIELDS.iter().flat_map(|(_, table)| *table) {
         rows.push((format!("RB_{}_MASK", f.name), f.mask()));
         rows.push((format!("RB_{}_WORD", f.name), u64::from(f.word)));
         rows.push((format!("RB_{}_SHIFT", f.name), u64::from(f.shift)));
@@ -70,11 +42,7 @@ fn expected() -> Vec<(String, u64)> {
     for (reg, _, name, _) in Reg::ALL {
         rows.push((format!("RB_REG_{name}"), reg.offset() as u64));
     }
-    for s in [
-        queue::QueueHandle::LAYOUT,
-        Event::LAYOUT,
-        BlockHeader::LAYOUT,
-    ] {
+    for (_, s) in STRUCTURES {
         rows.push((format!("sizeof(struct {})", s.name), s.size as u64));
         for f in s.fields {
             let size = if f.ty == "u64" { 8 } else { 4 };
