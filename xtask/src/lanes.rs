@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context as _, Result};
 use fs_err as fs;
 
-use crate::steps::Outcome;
+use crate::steps::{kill_tree, Outcome};
 use crate::summary::{End, Summary, PROCESSOR_TIME};
 use crate::workspace::{root, target, BARE, BUILD, DONE};
 
@@ -257,35 +257,6 @@ fn forward(name: &str, output: PipeReader, mut log: fs::File) {
     }
 }
 
-/// Ends a process and its descendants. They are in this process's group, so that Ctrl-C reaches
-/// them.
-fn kill_tree(pid: u32) {
-    use rustix::process::{kill_process, Pid, Signal};
-    let Some(process) = Pid::from_raw(pid as i32) else {
-        return;
-    };
-    // A stopped process neither starts more children nor goes on when one ends.
-    let _ = kill_process(process, Signal::STOP);
-    let below = children(pid);
-    let _ = kill_process(process, Signal::KILL);
-    below.into_iter().for_each(kill_tree);
-}
-
-/// The children of a process, by /proc.
-fn children(pid: u32) -> Vec<u32> {
-    let Ok(all) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let of = |entry: std::fs::DirEntry| -> Option<u32> {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // After the name in parentheses: the state, then the parent.
-        let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?;
-        (parent.parse() == Ok(pid)).then_some(number)
-    };
-    all.filter_map(|entry| of(entry.ok()?)).collect()
-}
-
 /// Finds a step by its name.
 pub(crate) fn find<'a>(steps: &'a [Step], name: &str) -> Result<&'a Step> {
     match steps.iter().find(|s| s.name == name) {
@@ -339,32 +310,6 @@ mod tests {
                     "{} comes after {before}, which comes later",
                     step.name
                 );
-            }
-        }
-    }
-
-    #[test]
-    fn the_children_of_a_process_are_found_and_ended() {
-        let mut sh = Command::new("sh")
-            .args(["-c", "sleep 60 & sleep 60 & wait"])
-            .spawn()
-            .expect("a shell");
-        let limit = Instant::now() + Duration::from_secs(20);
-        while children(sh.id()).len() < 2 {
-            assert!(Instant::now() < limit, "two children");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let below = children(sh.id());
-        kill_tree(sh.id());
-        assert!(!sh.wait().expect("our child").success());
-        for pid in below {
-            let gone = || {
-                std::fs::read_to_string(format!("/proc/{pid}/stat"))
-                    .map_or(true, |s| s.contains(") Z"))
-            };
-            while !gone() {
-                assert!(Instant::now() < limit, "{pid} is left");
-                std::thread::sleep(Duration::from_millis(5));
             }
         }
     }

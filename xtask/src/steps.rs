@@ -2,13 +2,10 @@
 
 #![allow(clippy::disallowed_methods)] // Runs programs and times them.
 
-use std::io::{self, Read};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{bail, Context, Result};
 
 /// How a step ended.
 pub(crate) enum Outcome {
@@ -75,7 +72,7 @@ pub(crate) fn exit_code_within(command: &mut Command, limit: Duration) -> Result
         .spawn()
         .with_context(|| format!("cannot start `{shown}`"))?;
     let Some(status) = wait_within(&mut child, limit)? else {
-        child.kill()?;
+        kill_tree(child.id());
         child.wait()?;
         bail!("`{shown}` had not ended after {limit:?} and was stopped")
     };
@@ -98,92 +95,33 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// What a command prints, and how it ends; it and its children are stopped when it takes longer
-/// than `limit`.
-pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
-    println!("$ {}", shown(command));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    Running::start(command)?.end(limit)
+/// Ends a process and its descendants. They are in this process's group, so that Ctrl-C reaches
+/// them.
+pub(crate) fn kill_tree(pid: u32) {
+    use rustix::process::{kill_process, Pid, Signal};
+    let Some(process) = Pid::from_raw(pid as i32) else {
+        return;
+    };
+    // A stopped process neither starts more children nor goes on when one ends.
+    let _ = kill_process(process, Signal::STOP);
+    let below = children(pid);
+    let _ = kill_process(process, Signal::KILL);
+    below.into_iter().for_each(kill_tree);
 }
 
-/// A program under way, in a process group of its own, so that a launcher's ranks end with it: when
-/// this value goes at the latest.
-pub(crate) struct Running {
-    child: Child,
-    shown: String,
-    /// What it prints, by threads, where the command has pipes.
-    printed: [Option<JoinHandle<io::Result<Vec<u8>>>>; 2],
-}
-
-impl Running {
-    pub(crate) fn start(command: &mut Command) -> Result<Running> {
-        let shown = shown(command);
-        let mut child = command
-            .stdin(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start `{shown}`"))?;
-        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
-            child.stdout.take().map(|p| Box::new(p) as _),
-            child.stderr.take().map(|p| Box::new(p) as _),
-        ];
-        let read = |mut pipe: Box<dyn Read + Send>| {
-            std::thread::spawn(move || {
-                let mut text = Vec::new();
-                pipe.read_to_end(&mut text).map(|_| text)
-            })
-        };
-        Ok(Running {
-            child,
-            shown,
-            printed: pipes.map(|p| p.map(read)),
-        })
-    }
-
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// It takes longer than `limit`, with what it had printed.
-    pub(crate) fn end(mut self, limit: Duration) -> Result<Output> {
-        let ended = wait_within(&mut self.child, limit);
-        // Processes that are left of the group hold the pipes.
-        self.end_group();
-        let [stdout, stderr] = self.printed.each_mut().map(|thread| match thread.take() {
-            Some(thread) => Ok(thread
-                .join()
-                .map_err(|_| anyhow!("a thread that reads has panicked"))??),
-            None => Ok::<_, anyhow::Error>(Vec::new()),
-        });
-        let (stdout, stderr) = (stdout?, stderr?);
-        match ended? {
-            Some(status) => Ok(Output {
-                status,
-                stdout,
-                stderr,
-            }),
-            None => bail!(
-                "`{}` had not ended after {limit:?} and was stopped; it had printed: {}{}",
-                self.shown,
-                String::from_utf8_lossy(&stdout),
-                String::from_utf8_lossy(&stderr)
-            ),
-        }
-    }
-
-    fn end_group(&self) {
-        // A process that was started has a number, and a group without processes is an error that
-        // changes nothing.
-        if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end_group();
-        let _ = self.child.wait();
-    }
+/// The children of a process, by /proc.
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(all) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let of = |entry: std::fs::DirEntry| -> Option<u32> {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the name in parentheses: the state, then the parent.
+        let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?;
+        (parent.parse() == Ok(pid)).then_some(number)
+    };
+    all.filter_map(|entry| of(entry.ok()?)).collect()
 }
 
 /// `None` when the time is over.
@@ -229,12 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_too_slow_ends_with_its_children_and_what_it_printed_is_told() {
+    fn a_program_that_is_too_slow_ends_with_its_children() {
+        let file = std::env::temp_dir().join(format!("xtask-children-{}", std::process::id()));
+        let script = format!("sleep 600 & echo $! > {}; wait", file.display());
         let mut sh = Command::new("sh");
-        sh.args(["-c", "sleep 600 & echo child $!; wait"]);
-        let why = output_within(&mut sh, Duration::from_millis(500)).expect_err("too slow");
-        let why = why.to_string();
-        let (_, child) = why.split_once("child ").expect("it was printed");
+        let why = command_within(sh.args(["-c", &script]), Duration::from_secs(2));
+        assert!(why
+            .expect_err("too slow")
+            .to_string()
+            .contains("had not ended after 2s"));
+        let child = std::fs::read_to_string(&file).expect("it was started");
         let stat = format!("/proc/{}/stat", child.trim());
         let start = Instant::now();
         // Gone, or dead and not yet reaped by its new parent.
@@ -242,5 +184,6 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(30), "{child} is left");
             std::thread::sleep(Duration::from_millis(10));
         }
+        let _ = std::fs::remove_file(&file);
     }
 }

@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, Context, Result};
 
 use crate::lanes::{step, Lane, Step};
-use crate::steps::{command_within, output_within, Outcome, Words as _};
+use crate::steps::{command_within, exit_code_within, Outcome, Words as _};
 use crate::suite::{example_programs, EXAMPLE_LIMIT};
 use crate::summary::{counted, say_skipped, skipped_in_output};
 use crate::workspace::{
-    build, built, cargo, done, entries, has_nextest, nextest, passes, root, BARE, BUILD,
+    build, built, cargo, done, entries, has_nextest, nextest, passes, root, target, BARE, BUILD,
 };
 use crate::{
     bare, bindings, counts, fuzz, gpu, hw, install, kernels, lint, suite, unprivileged, venv,
@@ -186,14 +186,18 @@ fn examples(checks: Option<&str>) -> Result<Outcome> {
         // 77 means, as in other test suites, that the script lacks a tool.
         let mut sh = Command::new("sh");
         // Folder with the command and libringbell.so, for the scripts.
-        sh.arg(script).env("TARGET", built()).envs(checks);
-        let out = output_within(&mut sh, EXAMPLE_LIMIT)?;
-        let said = [out.stdout, out.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
+        sh.arg(script)
+            .stdin(Stdio::null())
+            .env("TARGET", built())
+            .envs(checks);
+        let printed = target().join("example.log");
+        let file = std::fs::File::create(&printed)?;
+        let ended = exit_code_within(sh.stdout(file.try_clone()?).stderr(file), EXAMPLE_LIMIT);
+        let said = String::from_utf8_lossy(&std::fs::read(&printed)?).into_owned();
         print!("{said}");
-        match out.status.code() {
-            Some(0) => {}
-            Some(77) => {
+        match ended? {
+            0 => {}
+            77 => {
                 let why = said.lines().find_map(|l| l.strip_prefix("SKIPPED: "));
                 let folder = script.parent().unwrap_or(script);
                 let name = folder
@@ -203,7 +207,7 @@ fn examples(checks: Option<&str>) -> Result<Outcome> {
                     .into_owned();
                 skipped.push(format!("{name}: {}", why.unwrap_or("it does not say why")));
             }
-            _ => bail!("{} ended with {}", script.display(), out.status),
+            code => bail!("{} ended with exit code {code}", script.display()),
         }
     }
     let all = names.len() + scripts.len();
