@@ -79,7 +79,8 @@ pub(crate) fn cccl() -> Result<PathBuf> {
 pub(crate) fn within(python: &Path, built: &Path, set: &[(&str, String)]) -> Command {
     let mut c = Command::new(python);
     let driver = built.join("libringbell_libcuda.so");
-    c.env("PYTHONPATH", root().join("bindings"))
+    c.current_dir(root())
+        .env("PYTHONPATH", root().join("bindings"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         // In the order of what its programs print.
         .env("PYTHONUNBUFFERED", "1")
