@@ -609,6 +609,15 @@ impl RemoteMemory for Dma<'_> {
             .ok_or((Status::Unsupported, word.va.0))
     }
 
+    #[inline]
+    fn mark(&self) -> Option<u64> {
+        (!self.state.is_mapped()).then(|| self.state.memory.mark())
+    }
+
+    fn has_landed(&self, mark: u64) -> bool {
+        self.state.memory.has_landed(mark)
+    }
+
     fn hold(&mut self, region: u32) {
         // A pin has no destructor: it counts until `release`.
         let _pin = self.mmu.hold(region);

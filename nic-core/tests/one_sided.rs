@@ -10,6 +10,7 @@ use ringbell_nic_abi::{Flags, Opcode, Rkey, Status};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::tcp::TcpConfig;
+use ringbell_nic_core::HostBuffer;
 
 /// Two NICs; peers may do everything in the second's memory, under the key returned.
 fn pair(via: Via, dir: &TempDir) -> (Host, Host, Rkey) {
@@ -26,7 +27,112 @@ over_each!(
     a_put_lands_and_its_signal_follows,
     every_size_is_put_and_got_as_in_plain_memory,
     words_are_updated_atomically_and_give_their_value_before,
+    a_put_to_late_memory_ends_with_its_bytes_in_place,
+    words_follow_the_bytes_of_late_memory,
 );
+
+/// As `pair`, and the second's memory takes bytes late.
+fn late_pair(via: Via, dir: &TempDir, seed: u64) -> (Host, Host, Rkey) {
+    let target = Setup {
+        access: Access::REMOTE,
+        slow: Some(seed),
+        ..Setup::new(dir, 2)
+    };
+    let [a, b] = via.hosts([Setup::new(dir, 1), target]);
+    let rkey = b.rkey();
+    (a, b, rkey)
+}
+
+/// Puts of all lengths, several under way; each one's bytes are compared when it has ended.
+pub(crate) fn a_put_to_late_memory_ends_with_its_bytes_in_place(via: Via) {
+    for seed in 0..8 {
+        let dir = TempDir::new();
+        let (a, b, rkey) = late_pair(via, &dir, seed);
+        let hosts = [&a, &b];
+        let (s, _) = connected(&hosts, 0, 1, 7);
+        let mut rng = Rng::new(seed);
+        for _ in 0..12 {
+            let mut open = Vec::new();
+            let mut at = rng.below(100);
+            for _ in 0..1 + rng.below(6) {
+                let most = [8, 40, 3000, 200_000][rng.below(4) as usize];
+                let len = 1 + rng.below(most) as u32;
+                let data = rng.bytes(len as usize);
+                a.poke(at, &data);
+                open.push((a.post(&put(s, rkey, at, at, len)), at, data));
+                at += u64::from(len) + rng.below(5000);
+            }
+            while !open.is_empty() {
+                for h in hosts {
+                    h.nic.step();
+                }
+                open.retain(|(ticket, at, data)| {
+                    let Some(c) = a.queue.poll(*ticket) else {
+                        return true;
+                    };
+                    assert_eq!((c.status, c.bytes), (Status::Ok, data.len() as u64));
+                    assert!(b.peek(*at, data.len()) == *data, "seed {seed}: {c:?}");
+                    false
+                });
+            }
+        }
+    }
+}
+
+/// The word lies in memory that the CPU reaches, and the bytes before it elsewhere.
+pub(crate) fn words_follow_the_bytes_of_late_memory(via: Via) {
+    let word_of = |h: &HostBuffer| {
+        let mut word = [0; 8];
+        h.read(0, &mut word).expect("inside");
+        u64::from_le_bytes(word)
+    };
+    for seed in 0..30 {
+        let dir = TempDir::new();
+        let (a, b, rkey) = late_pair(via, &dir, seed);
+        let hosts = [&a, &b];
+        let (s, _) = connected(&hosts, 0, 1, 7);
+        let mut rng = Rng::new(seed);
+        let words = b.nic.adopt_host(b.pd, vec![0; 4096], Access::REMOTE);
+        let words = words.expect("registered");
+        let info = b.nic.pointer_info(b.pd, words.va()).expect("registered");
+        let key = info.region.rkey;
+        for round in 1..20 {
+            let most = [40, 3000, 100_000][rng.below(3) as usize];
+            let len = 1 + rng.below(most) as u32;
+            let data = rng.bytes(len as usize);
+            a.poke(0, &data);
+            let bytes = a.post(&put(s, rkey, 0, 4096, len));
+            let mut d = match rng.below(3) {
+                0 => fetch_add(s, key, 0, 1),
+                // A signal alone, and one behind bytes of its own.
+                n => signalled(put(s, key, 0, 0, (n as u32 - 1) * 9), 0, 1),
+            };
+            d.remote_va = words.va();
+            if d.opcode == Opcode::Put {
+                d.remote_va.0 += 64;
+            }
+            let after = a.post(&d);
+            let mut ends = [None; 2];
+            let mut is_seen = false;
+            while ends.iter().any(Option::is_none) {
+                for h in hosts {
+                    h.nic.step();
+                    if !is_seen && word_of(&words) == round {
+                        is_seen = true;
+                        assert!(b.peek(4096, data.len()) == data, "seed {seed}: {d:?}");
+                    }
+                }
+                for (end, ticket) in ends.iter_mut().zip([bytes, after]) {
+                    *end = end.or_else(|| a.queue.poll(ticket));
+                }
+            }
+            assert!(is_seen, "seed {seed}");
+            for c in ends.into_iter().flatten() {
+                assert_eq!(c.status, Status::Ok, "seed {seed}: {c:?}");
+            }
+        }
+    }
+}
 
 fn word(h: &Host, at: u64) -> u64 {
     u64::from_le_bytes(h.peek(at, 8).try_into().expect("8 bytes"))

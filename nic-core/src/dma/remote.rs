@@ -57,6 +57,18 @@ pub trait RemoteMemory {
     /// `Unsupported` for memory that the CPU does not reach.
     fn update_word(&mut self, word: &Buffer, update: WordUpdate) -> Result<u64, (Status, u64)>;
 
+    /// A place in the order of what was written, where bytes may land later than they are written:
+    /// in memory behind a copy engine. `None`: all of them are in place.
+    fn mark(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether every byte that was written before the mark is in place.
+    fn has_landed(&self, mark: u64) -> bool {
+        let _ = mark;
+        true
+    }
+
     /// Keeps a region that was just checked, until as many [`release`](RemoteMemory::release)s.
     fn hold(&mut self, region: u32);
 

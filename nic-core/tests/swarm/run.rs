@@ -372,9 +372,7 @@ impl<'a> Run<'a> {
             let wanted = (p.bytes, p.detail);
             return Err(format!("{}, not {wanted:?}", what()));
         }
-        // Memory that answers late has what a peer has written when it has landed.
-        let landed = |h: &&Holds| h.on == p.rank || !self.plan.hosts.slow;
-        for h in p.holds.iter().filter(landed) {
+        for h in &p.holds {
             self.holds(h).map_err(|e| format!("{}: {e}", what()))?;
         }
         for l in p.reads.iter().filter(|l| self.is_alive(l.on)) {

@@ -196,6 +196,12 @@ pub trait Client {
         Err(NO_MEMORY)
     }
 
+    /// Whether what was written for the peer is in place. Every answer confirms what came before
+    /// it, so none leaves until then: the owner has the queue pair asked again.
+    fn has_landed(&mut self) -> bool {
+        true
+    }
+
     /// Reads for the peer.
     ///
     /// # Errors

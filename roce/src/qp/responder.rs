@@ -624,6 +624,9 @@ impl Responder {
         out: &mut Out<'_>,
         client: &mut dyn Client,
     ) -> Option<usize> {
+        if self.answers.is_empty() || !client.has_landed() {
+            return None;
+        }
         let answer = self.answers.pop_front()?;
         let msn = self.messages;
         let aeth = |syndrome| Aeth { syndrome, msn };

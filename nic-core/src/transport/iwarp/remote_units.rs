@@ -159,9 +159,18 @@ impl Conn {
 
     /// Makes a unit of the oldest answer to the peer.
     fn append_answer(&mut self, data: &mut Datapath<'_>) -> bool {
-        let serving = &mut self.session.one_sided.serving;
+        let one_sided = &mut self.session.one_sided;
+        if one_sided.serving.answers.is_empty() {
+            return false;
+        }
+        if !one_sided.serving.may_answer(data.dma) {
+            one_sided.asking.pending = true;
+            return false;
+        }
+        let serving = &mut one_sided.serving;
         match serving.answers.front() {
-            None => return false,
+            // `may_answer` leaves none that waits.
+            None | Some(Answer::Waits(_)) => return false,
             Some(Answer::Read { request, done }) => {
                 let (request, done) = (*request, *done);
                 return self.append_response(&request, done, data);

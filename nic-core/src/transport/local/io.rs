@@ -21,6 +21,8 @@ pub(super) enum Fill {
     Done,
     /// The step's budget is used up.
     Budget,
+    /// Memory has not taken what was written before.
+    Later,
     /// The peer broke the protocol or revoked its buffer, or an engine has failed: the stream ends.
     Broken,
 }

@@ -251,14 +251,14 @@ impl LocalTransport {
                 };
                 match receive::fill(&mut c, &mut io) {
                     Fill::Done => {}
-                    Fill::Budget => again = true,
+                    Fill::Budget | Fill::Later => again = true,
                     Fill::Broken => broken = true,
                 }
                 let one_sided = !c.one_sided.is_idle();
                 if one_sided {
                     match one_sided::serve(c.id, c.peer_id, &mut c.one_sided, &mut io) {
                         Fill::Done => {}
-                        Fill::Budget => again = true,
+                        Fill::Budget | Fill::Later => again = true,
                         Fill::Broken => broken = true,
                     }
                 }

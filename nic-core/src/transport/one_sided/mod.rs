@@ -6,6 +6,7 @@
 //! sends.
 
 mod granted;
+mod landing;
 mod note;
 
 use ringbell_nic_abi::{GpuVa, Rkey};
@@ -13,6 +14,7 @@ use ringbell_nic_abi::{GpuVa, Rkey};
 use super::Payload;
 use crate::types::{Buffer, WorkToken};
 pub(super) use granted::{Granted, Withheld};
+pub(super) use landing::Landing;
 pub(super) use note::{Access, Note, NOTE_BYTES};
 
 /// An operation on memory of the peer.

@@ -7,7 +7,7 @@ use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
 
 use super::limits::{OPEN_MAX, READS};
 use crate::dma::{DmaAccess, WordUpdate};
-use crate::transport::one_sided::{Access, Granted, Withheld};
+use crate::transport::one_sided::{Access, Granted, Landing, Withheld};
 use crate::types::Buffer;
 use ringbell_net::wire::iwarp::rdmap::{Atomic, AtomicRequest, ReadRequest};
 use ringbell_net::wire::iwarp::terminate::Reason;
@@ -30,6 +30,16 @@ pub(in crate::transport::iwarp) enum Answer {
     Word { identifier: u32, before: u64 },
     /// How a put has ended, or why another operation was refused.
     Ended(Status, u64),
+    /// None yet: the operation updates a word, behind bytes that are not in place.
+    Waits(Update),
+}
+
+/// An operation on a word.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::transport::iwarp) enum Update {
+    /// The signal of a put.
+    Signal(Access),
+    Atomic(AtomicRequest),
 }
 
 /// A message in the queue of requests.
@@ -48,6 +58,9 @@ pub(in crate::transport::iwarp) struct Serving {
     pub(in crate::transport::iwarp) answers: VecDeque<Answer>,
     /// Reads and atomic operations among them.
     reads: usize,
+    /// The bytes of puts, and how many answers wait for them.
+    landing: Landing,
+    waiting: usize,
     /// Messages in the queue of requests, and in that of atomic responses.
     requests: u32,
     responses: u32,
@@ -73,8 +86,7 @@ impl Serving {
             // It gets no bytes.
             let _ = self.granted.ask();
             self.answers.retain(|a| !matches!(a, Answer::Read { .. }));
-            let words = |a: &&Answer| matches!(a, Answer::Word { .. });
-            self.reads = self.answers.iter().filter(words).count();
+            self.reads = self.answers.iter().filter(|a| a.is_read()).count();
         }
         std::mem::take(&mut self.waits)
     }
@@ -124,11 +136,16 @@ impl Serving {
                 read.map_err(Fault::status)
             }
             Request::Atomic(None) => Err((Status::Unsupported, 0)),
-            Request::Atomic(Some(request)) => update(request, domains, dma),
+            Request::Atomic(Some(request)) => {
+                match self.waiting == 0 && self.landing.is_over(dma) {
+                    true => update(request, domains, dma),
+                    false => Ok(Answer::Waits(Update::Atomic(*request))),
+                }
+            }
         };
         let answer = answer.unwrap_or_else(|(status, detail)| Answer::Ended(status, detail));
-        self.reads += usize::from(!matches!(answer, Answer::Ended(..)));
-        self.answers.push_back(answer);
+        self.reads += usize::from(answer.is_read());
+        self.push(answer);
     }
 
     /// The peer announces a put. One without bytes is executed at once.
@@ -146,28 +163,74 @@ impl Serving {
         if self.put.is_some() || self.answers.len() >= OPEN_MAX {
             return Err(Reason::NoBuffer);
         }
-        let checked = self.granted.ask().map(|domains| match access.len {
-            0 => access.set_signal(domains, dma),
-            _ => access.check(domains, dma).map(|_| ()),
-        });
+        if access.len == 0 && self.is_granted() {
+            let answer = self.signal(access, dma);
+            self.push(answer);
+            return Ok(());
+        }
+        let checked = self.granted.ask();
+        let checked = checked.map(|domains| access.check(domains, dma).map(|_| ()));
         let failed = match checked {
             Ok(checked) => checked.err(),
             // Its bytes are dropped, and it gets no answer.
             Err(_) if access.len == 0 => return Ok(()),
             Err(_) => Some((Status::NotConnected, 0)),
         };
-        if access.len > 0 {
-            let done = 0;
-            self.put = Some(Put {
-                access,
-                done,
-                failed,
-            });
-            return Ok(());
-        }
-        let (status, detail) = failed.unwrap_or((Status::Ok, 0));
-        self.answers.push_back(Answer::Ended(status, detail));
+        let done = 0;
+        self.put = Some(Put {
+            access,
+            done,
+            failed,
+        });
         Ok(())
+    }
+
+    fn is_granted(&mut self) -> bool {
+        self.granted.ask().is_ok()
+    }
+
+    fn push(&mut self, answer: Answer) {
+        self.waiting += usize::from(matches!(answer, Answer::Waits(_)));
+        self.answers.push_back(answer);
+    }
+
+    /// Sets a signal, or has it wait for the bytes before it.
+    fn signal(&mut self, access: Access, dma: &mut dyn DmaAccess) -> Answer {
+        let waits = access.signal.is_some() && (self.waiting > 0 || !self.landing.is_over(dma));
+        match self.granted.ask() {
+            Ok(_) if waits => Answer::Waits(Update::Signal(access)),
+            Ok(domains) => {
+                let (status, detail) = access
+                    .set_signal(domains, dma)
+                    .err()
+                    .unwrap_or((Status::Ok, 0));
+                Answer::Ended(status, detail)
+            }
+            Err(_) => Answer::Ended(Status::NotConnected, 0),
+        }
+    }
+
+    /// Whether the oldest answer may leave: what it confirms is in place. An operation that has
+    /// waited for that is executed.
+    pub(in crate::transport::iwarp) fn may_answer(&mut self, dma: &mut dyn DmaAccess) -> bool {
+        if !self.landing.is_over(dma) {
+            return false;
+        }
+        if let Some(Answer::Waits(waits)) = self.answers.front() {
+            let waits = *waits;
+            self.answered();
+            let done = match (waits, self.granted.ask()) {
+                (_, Err(_)) => Err((Status::NotConnected, 0)),
+                (Update::Signal(access), Ok(domains)) => access
+                    .set_signal(domains, dma)
+                    .map(|()| Answer::Ended(Status::Ok, 0)),
+                (Update::Atomic(request), Ok(domains)) => update(&request, domains, dma),
+            };
+            let answer = done.unwrap_or_else(|(status, detail)| Answer::Ended(status, detail));
+            self.reads += usize::from(answer.is_read());
+            self.answers.push_front(answer);
+        }
+        true
     }
 
     /// Whether a Write has the next bytes of the put that was announced.
@@ -226,6 +289,7 @@ impl Serving {
         let Some(put) = &mut self.put else {
             return;
         };
+        self.landing.wrote();
         put.failed = put.failed.or(fault.map(Fault::status));
         put.done += len;
         if put.done < put.access.len {
@@ -233,12 +297,14 @@ impl Serving {
         }
         let (access, failed) = (put.access, put.failed);
         self.put = None;
-        let Ok(domains) = self.granted.ask() else {
+        if !self.is_granted() {
             return;
+        }
+        let answer = match failed {
+            Some((status, detail)) => Answer::Ended(status, detail),
+            None => self.signal(access, dma),
         };
-        let how = failed.map_or_else(|| access.set_signal(domains, dma), Err);
-        let (status, detail) = how.err().unwrap_or((Status::Ok, 0));
-        self.answers.push_back(Answer::Ended(status, detail));
+        self.push(answer);
     }
 
     /// Where the next bytes of the oldest answer lie, a Read of which so many are there.
@@ -274,14 +340,24 @@ impl Serving {
 
     /// The oldest answer has left.
     pub(in crate::transport::iwarp) fn answered(&mut self) {
-        let answer = self.answers.pop_front();
-        self.reads -= usize::from(!matches!(answer, None | Some(Answer::Ended(..))));
+        let Some(answer) = self.answers.pop_front() else {
+            return;
+        };
+        self.reads -= usize::from(answer.is_read());
+        self.waiting -= usize::from(matches!(answer, Answer::Waits(_)));
     }
 
     /// The number of the next atomic response.
     pub(in crate::transport::iwarp) fn next_response(&mut self) -> u32 {
         self.responses = self.responses.wrapping_add(1);
         self.responses
+    }
+}
+
+impl Answer {
+    /// Whether it is one of a Read or an atomic operation, of which the peer may have few open.
+    fn is_read(&self) -> bool {
+        !matches!(self, Answer::Ended(..) | Answer::Waits(Update::Signal(_)))
     }
 }
 

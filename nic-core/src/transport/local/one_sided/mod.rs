@@ -115,7 +115,9 @@ pub(super) fn take_short(
             moved: true,
         };
         responder::serve(peer, &mut o.responder, &mut io);
-        o.responder.tell(peer, link);
+        if o.responder.may_tell(data.dma) {
+            o.responder.tell(peer, link);
+        }
     }
     let rest = o.requester.has_unsent() || !o.responder.is_idle() || !o.left.is_empty();
     Some(!rest)

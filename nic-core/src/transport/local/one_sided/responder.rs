@@ -11,6 +11,7 @@ use super::super::packet::{INLINE, SPANS};
 use super::line::{OneSidedPacket, PutBytes, GET_INLINE};
 use super::piece::{reaches, Broken, Held, Piece, WINDOW};
 use crate::dma::{DmaAccess, ReadStatus, WordUpdate};
+use crate::transport::one_sided::Landing;
 use crate::types::Buffer;
 use ringbell_gtlb::copy;
 
@@ -40,6 +41,8 @@ pub(in super::super) struct Responder {
     /// Why the put whose lines are still coming has failed.
     failed: Option<(Status, u64)>,
     get: Option<Serving>,
+    /// The bytes of its puts.
+    landing: Landing,
     answers: VecDeque<Answer>,
     /// What the peer copies from, with the number of the last span of it.
     granted: VecDeque<(u64, Held)>,
@@ -117,6 +120,11 @@ impl Responder {
         });
     }
 
+    /// Whether answers may leave: what they confirm is in place.
+    pub(super) fn may_tell(&mut self, dma: &mut dyn DmaAccess) -> bool {
+        self.answers.is_empty() || self.landing.is_over(dma)
+    }
+
     /// Sends the answers. `false`: there is no room.
     pub(super) fn tell(&mut self, dst: u32, link: &mut Link) -> bool {
         while let Some(a) = self.answers.front() {
@@ -148,7 +156,7 @@ pub(super) fn serve(peer: u32, r: &mut Responder, io: &mut In<'_, '_>) -> Fill {
                 let last = *last;
                 r.tell_now |= matches!(request, OneSidedPacket::Put { bytes: PutBytes::At(bus), .. } if is_staged(*bus));
                 if r.failed.is_none() {
-                    match put(&r.domains, request, peer, io) {
+                    match put(&r.domains, &mut r.landing, request, peer, io) {
                         Ok(Fill::Done) => {}
                         Ok(other) => return other,
                         Err(why) => r.failed = Some(why),
@@ -163,6 +171,10 @@ pub(super) fn serve(peer: u32, r: &mut Responder, io: &mut In<'_, '_>) -> Fill {
                 }
             }
             OneSidedPacket::Atomic { .. } => {
+                // Whoever sees its value sees what was put before it.
+                if !r.landing.is_over(io.data.dma) {
+                    return Fill::Later;
+                }
                 let updated = update(&r.domains, request, io.data.dma);
                 Some(updated.map_or_else(|why| why, |before| (Status::Ok, before)))
             }
@@ -181,6 +193,7 @@ pub(super) fn serve(peer: u32, r: &mut Responder, io: &mut In<'_, '_>) -> Fill {
 /// Writes bytes of a put, and sets its signal behind the last of them. `Done`: all of its line.
 fn put(
     domains: &[PdId],
+    landing: &mut Landing,
     request: &mut OneSidedPacket,
     peer: u32,
     io: &mut In<'_, '_>,
@@ -220,7 +233,11 @@ fn put(
             }
             let written = dma.write(&buffer, 0, &b[..*len as usize]);
             written.map_err(Fault::status)?;
+            landing.wrote();
+            *len = 0;
         }
+        // They were written before, and the signal has waited.
+        PutBytes::At(_) if *len == 0 => {}
         PutBytes::At(bus) => {
             let n = u64::from(*len).min(*io.budget);
             if *len > 0 && n == 0 {
@@ -234,6 +251,7 @@ fn put(
             let streaming = u64::from(*left) >= copy::streaming_bytes();
             from.put(dma, &buffer, 0, None, streaming)
                 .map_err(Fault::status)?;
+            landing.wrote();
             if io.link.is_revoked(peer) {
                 return Ok(Fill::Broken);
             }
@@ -248,6 +266,10 @@ fn put(
         }
     }
     if let (Some((word, s)), true) = (word, *last) {
+        // It announces these bytes, and those of the puts before.
+        if !landing.is_over(dma) {
+            return Ok(Fill::Later);
+        }
         let update = match s.set {
             true => WordUpdate::Set(s.value),
             false => WordUpdate::Add(s.value),
@@ -356,6 +378,9 @@ pub(super) fn pump(
                 r.ended(fault.status());
             }
         }
+    }
+    if !r.may_tell(out.data.dma) {
+        return Ok(true);
     }
     out.moved |= !r.answers.is_empty();
     if !r.tell(dst, out.link) {

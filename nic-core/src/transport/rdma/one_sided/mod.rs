@@ -30,7 +30,7 @@ use ringbell_nic_abi::{GpuVa, NakCode, PdId, Rkey, Status};
 use self::requests::Requests;
 use crate::datapath::Datapath;
 use crate::dma::{DmaAccess, ReadStatus, WordUpdate};
-use crate::transport::one_sided::{Access, Granted, Note};
+use crate::transport::one_sided::{Access, Granted, Landing, Note};
 use crate::transport::{RemoteWork, TransportEvent};
 use crate::types::{Buffer, ConnId, NicTime, WorkToken};
 use ringbell_net::port::Batch;
@@ -61,6 +61,10 @@ struct Serving {
     granted: Granted,
     /// The put with a signal that was announced.
     announced: Option<Access>,
+    /// The bytes of its puts.
+    landing: Landing,
+    /// The last packet has written its bytes, and comes again for its signal.
+    again: bool,
 }
 
 /// See the module text.
@@ -227,9 +231,20 @@ impl Peer<'_, '_> {
         Ok(self.memory()?.0)
     }
 
+    /// What updates a word comes behind the bytes that were put before.
+    ///
+    /// # Errors
+    /// They are not in place: the peer asks again.
+    fn follow(&mut self) -> Result<(), Refusal> {
+        self.has_landed().then_some(()).ok_or(Refusal::NotReady)
+    }
+
     fn note(&mut self, note: Note) -> Result<(), Refusal> {
         match note {
             Note::Announce(access) => {
+                if access.len == 0 {
+                    self.follow()?;
+                }
                 let (dma, domains) = self.memory()?;
                 if access.len == 0 {
                     return access.set_signal(domains, dma).map_err(nak);
@@ -288,6 +303,10 @@ impl Client for Peer<'_, '_> {
 
     fn receive(&mut self, part: Part<'_>) -> Result<(), Refusal> {
         if part.immediate.is_some() && part.bytes.is_empty() {
+            if let Err(later) = self.follow() {
+                self.serving.again = true;
+                return Err(later);
+            }
             let announced = self.serving.announced.take().ok_or(INVALID)?;
             let (dma, domains) = self.memory()?;
             return announced.set_signal(domains, dma).map_err(nak);
@@ -305,10 +324,23 @@ impl Client for Peer<'_, '_> {
     }
 
     fn write(&mut self, at: Remote, bytes: &[u8]) -> Result<(), Refusal> {
+        if std::mem::take(&mut self.serving.again) {
+            return Ok(());
+        }
         // A packet is no longer than 64 KiB.
         let buffer = self.remote(at, bytes.len() as u32, Need::RemoteWrite)?;
         let written = self.dma()?.write(&buffer, 0, bytes);
+        self.serving.landing.wrote();
         written.map_err(|fault| nak(fault.status()))
+    }
+
+    fn has_landed(&mut self) -> bool {
+        let Some(data) = &mut self.data else {
+            return true;
+        };
+        let has_landed = self.serving.landing.is_over(data.dma);
+        self.requests.pending |= !has_landed;
+        has_landed
     }
 
     fn read(&mut self, at: Remote, to: &mut [u8]) -> Result<(), Refusal> {
@@ -328,6 +360,7 @@ impl Client for Peer<'_, '_> {
             address: operands.address,
             key: operands.key,
         };
+        self.follow()?;
         let word = self.remote(at, 8, Need::RemoteAtomic)?;
         let update = match operation {
             Atomic::FetchAdd => WordUpdate::Add(operands.swap_or_add),
