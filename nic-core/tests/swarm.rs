@@ -12,6 +12,7 @@ mod groups;
 mod model;
 mod operations;
 mod plan;
+mod programs;
 mod reduce;
 mod run;
 mod scenes;
@@ -106,10 +107,16 @@ fn at_random() {
     let first = number("RINGBELL_SWARM_SEED").expect("a seed");
     let seconds = number("RINGBELL_SWARM_SECONDS").unwrap_or(0);
     let only = env::var("RINGBELL_SWARM_ONLY").ok();
+    let over = env::var("RINGBELL_SWARM_OVER").ok();
     let end = Instant::now() + Duration::from_secs(seconds);
-    let (mut seed, mut operations, mut failed) = (first, 0, 0);
+    let (mut seed, mut plans, mut operations, mut failed) = (first, 0, 0, 0);
     loop {
         let mut plan = Plan::of(seed);
+        if over.as_ref().is_some_and(|name| name != plan.net.name()) {
+            seed += 1;
+            continue;
+        }
+        plans += 1;
         if let Some(ids) = &only {
             let ids: Vec<usize> = ids.split(',').filter_map(|id| id.parse().ok()).collect();
             plan = plan.only(&ids);
@@ -125,8 +132,8 @@ fn at_random() {
             break;
         }
     }
-    let seeds = seed - first;
     println!(
-        "{seeds} seeds from {first} on: {operations} operations, {failed} of them ended by a fault"
+        "{plans} seeds from {first} to {}: {operations} operations, {failed} of them ended by a fault",
+        seed - 1
     );
 }

@@ -20,12 +20,15 @@ pub(crate) struct Args {
     /// Runs one seed after the other for so long [default: 60, without --seed]
     #[arg(long, value_name = "S")]
     seconds: Option<u64>,
+    /// Only plans over this transport: the next one from the seed on, and so on
+    #[arg(long, value_name = "NAME", value_parser = ["local", "tcp", "rdma", "udp"])]
+    over: Option<String>,
     /// Operations of the plan, by number; the others are left out
     #[arg(
         long,
         value_name = "N,...",
         requires = "seed",
-        conflicts_with = "seconds",
+        conflicts_with_all = ["seconds", "over"],
         value_delimiter = ','
     )]
     only: Vec<usize>,
@@ -42,6 +45,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     test.arg("--nocapture");
     test.env("RINGBELL_SWARM_SEED", seed.to_string());
     test.env("RINGBELL_SWARM_SECONDS", seconds.to_string());
+    if let Some(over) = &args.over {
+        test.env("RINGBELL_SWARM_OVER", over);
+    }
     if !args.only.is_empty() {
         let only: Vec<String> = args.only.iter().map(usize::to_string).collect();
         test.env("RINGBELL_SWARM_ONLY", only.join(","));

@@ -1,13 +1,14 @@
 //! Scenes of communicators.
 
-use ringbell_nic_abi::{CollectiveKind as K, DataType, ReduceOp, Status};
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
 use ringbell_nic_core::collective::CommunicatorConfig;
 use ringbell_nic_core::engine::Place;
 use ringbell_nic_core::types::CommId;
 
 use super::collective_support::{address, Call, Ring, Rng};
 use super::model;
-use super::plan::{With, OPERAND, PLAIN};
+use super::plan::{How, With, OPERAND, PLAIN};
+use super::programs;
 use super::run::{Holds, Lent, Pending, Run, TIMEOUT_US, TOLD};
 use super::scenes::{behind, engine, Done};
 
@@ -332,4 +333,31 @@ pub(super) fn left(run: &mut Run<'_>, id: usize, members: &[usize], count: u64, 
         run.free(&[*m], &comms[r..=r])?;
     }
     Ok(())
+}
+
+pub(super) fn program(
+    run: &mut Run<'_>,
+    id: usize,
+    members: &[usize],
+    count: u64,
+    with: With,
+    order: u64,
+) -> Done {
+    let programs = programs::all_gather(members.len(), order);
+    for m in members {
+        let loaded = run.w.host(*m).nic.load_program(programs.clone());
+        loaded.map_err(|e| format!("NIC {m} refuses a program: {e}"))?;
+    }
+    let Some(comms) = run.meet(members)? else {
+        return Ok(());
+    };
+    let how = How {
+        with,
+        algo: Algorithm::User,
+        ..PLAIN
+    };
+    let what = (K::AllGather, 0, count as usize);
+    run.collective(id, members, &comms, what, how)?;
+    run.all_end(id)?;
+    run.free(members, &comms)
 }

@@ -23,6 +23,16 @@ pub(super) enum Net {
 }
 
 impl Net {
+    /// As users name it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Net::Local => "local",
+            Net::Tcp => "tcp",
+            Net::Rdma => "rdma",
+            Net::Udp => "udp",
+        }
+    }
+
     pub(super) fn is_one_sided(self) -> bool {
         matches!(self, Net::Local | Net::Rdma)
     }
@@ -169,6 +179,13 @@ pub(super) enum Scene {
     Streams { count: u64, order: u64 },
     /// A communicator with engines at its input and output.
     Engines { members: Vec<usize>, count: u64 },
+    /// A user's program.
+    Program {
+        members: Vec<usize>,
+        count: u64,
+        with: With,
+        order: u64,
+    },
 }
 
 /// An operation, or what happens between two of them.
@@ -493,6 +510,22 @@ impl Dice {
         }
     }
 
+    fn program(&mut self, ranks: usize) -> Op {
+        let mut members = self.some(ranks);
+        // More are drawn for long before a program is whole.
+        members.truncate(6);
+        let most = OPERAND / 4 / members.len();
+        Op::Scene(Scene::Program {
+            count: match self.below(2) {
+                0 => most,
+                _ => self.len(most),
+            } as u64,
+            with: self.of(&[With::Nothing, With::NarrowWire]),
+            order: self.0.next(),
+            members,
+        })
+    }
+
     /// What widens a plan.
     fn scene(&mut self, net: Net, hosts: &Hosts, ranks: usize, parts: bool) -> Op {
         let (from, to) = self.two(ranks);
@@ -670,6 +703,12 @@ impl Plan {
                 count: 100,
             };
             steps.push(Step { id, after: 0, op });
+        }
+        let mut last = Dice(Rng(seed ^ 0x9_06a3));
+        if last.below(3) == 0 {
+            let (id, at) = (steps.len(), last.below(steps.len() + 1));
+            let op = last.program(ranks);
+            steps.insert(at, Step { id, after: 0, op });
         }
         Plan {
             seed,

@@ -42,7 +42,8 @@ pub(super) fn play(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         Scene::Unlike { members, .. }
         | Scene::Aborted { members, .. }
         | Scene::Left { members, .. }
-        | Scene::Engines { members, .. } => members.clone(),
+        | Scene::Engines { members, .. }
+        | Scene::Program { members, .. } => members.clone(),
     };
     if run.victim().is_some_and(|v| needs.contains(&v)) {
         return Ok(());
@@ -98,6 +99,12 @@ pub(super) fn play(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         } => groups::left(run, id, members, count, by),
         Scene::Streams { count, order } => groups::streams(run, id, count, order),
         Scene::Engines { ref members, count } => groups::engines(run, id, members, count),
+        Scene::Program {
+            ref members,
+            count,
+            with,
+            order,
+        } => groups::program(run, id, members, count, with, order),
     }
 }
 
