@@ -109,7 +109,7 @@ typedef struct rb_comm_config {
     /* Since version 6. */
     uint64_t trees;              /* 1: what goes to several ranks over a mesh goes by trees of copies. RB_CONFIG_ZERO: not */
     /* Since version 7. */
-    uint64_t host_ranks;         /* consecutive ranks that share a host, for RB_ALGO_HIERARCHICAL. As found out when the ranks meet */
+    uint64_t host_ranks;         /* consecutive ranks that share a host, for RB_ALGO_HIERARCHICAL and AUTO. As found out when the ranks meet */
 } rb_comm_config;
 
 #define RB_COMM_CONFIG_VERSION 7u

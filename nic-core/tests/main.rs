@@ -31,6 +31,7 @@ mod collective_hostile;
 mod collective_inbox;
 mod collective_itself;
 mod collective_lazy;
+mod collective_lazy_windows;
 mod collective_leaving;
 mod collective_ops;
 mod collective_ports;

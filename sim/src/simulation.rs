@@ -31,7 +31,11 @@ fn links(plan: &Plan) -> u64 {
     let Cluster {
         ranks, host_ranks, ..
     } = plan.cluster;
-    let is_lazy = ranks > CollectiveSettings::default().linked_ranks as usize;
+    let settings = CollectiveSettings {
+        host_ranks,
+        ..CollectiveSettings::default()
+    };
+    let is_lazy = !settings.links_all(ranks);
     match plan.algo {
         Algorithm::Ring | Algorithm::Tree if is_lazy => FEW_LINKS,
         Algorithm::Hierarchical if is_lazy => FEW_LINKS + u64::from(host_ranks),

@@ -179,6 +179,28 @@ impl Collectives {
         Some((t, conn))
     }
 
+    /// Whether a rank without a link is dialled by what is sent to it.
+    pub(crate) fn dials(&self, slot: u32, rank: u32) -> bool {
+        let ctx = self.table.comm(slot).map(|c| c.ctx);
+        ctx.is_some_and(|ctx| self.messages.groups.dials(ctx, rank))
+    }
+
+    /// Dials a rank, unless something else does.
+    pub(crate) fn want(&mut self, id: CommId, rank: u32) {
+        let comm = self.table.find(id.0).and_then(|slot| self.table.comm(slot));
+        if let Some(ctx) = comm.map(|c| c.ctx) {
+            self.messages.groups.messages.want(ctx, rank);
+        }
+    }
+
+    /// Lets the other ranks' one-sided operations reach regions of a domain, also over links that
+    /// are made later.
+    pub(crate) fn grant(&mut self, io: &mut Io<'_>, slot: u32, pd: PdId) {
+        if let Some(ctx) = self.table.comm(slot).map(|c| c.ctx) {
+            self.messages.groups.grant(io, ctx, pd);
+        }
+    }
+
     /// Whether something waits for a reading of the clock.
     #[inline]
     pub(crate) fn wants_clock(&self) -> bool {

@@ -14,7 +14,7 @@ impl CollectiveSettings {
     /// Names of the settings that [`set`](CollectiveSettings::set) takes: those of the fields, here
     /// and in [`Thresholds`](ringbell_onc_engines::program::Thresholds). The time-out of connecting
     /// is set elsewhere.
-    pub const NAMES: [&'static str; 19] = [
+    pub const NAMES: [&'static str; 20] = [
         "eager_max",
         "eager_buffers",
         "segment_bytes",
@@ -34,6 +34,7 @@ impl CollectiveSettings {
         "card",
         "trees",
         "host_ranks",
+        "linked_ranks",
     ];
 
     /// The settings that every rank must give alike, by name.
@@ -80,6 +81,7 @@ impl CollectiveSettings {
             "card" => Field::Switch(&mut self.card),
             "trees" => Field::Switch(&mut self.trees),
             "host_ranks" => Field::Count(&mut self.host_ranks),
+            "linked_ranks" => Field::Count(&mut self.linked_ranks),
             _ => return None,
         })
     }
@@ -128,7 +130,7 @@ mod tests {
             let mut s = CollectiveSettings::default();
             s.set(
                 name,
-                u64::from(["deterministic", "host_ranks"].contains(&name)),
+                u64::from(["deterministic", "host_ranks", "linked_ranks"].contains(&name)),
             )
             .expect("a name");
             assert_ne!(s, CollectiveSettings::default(), "{name}");
@@ -140,6 +142,8 @@ mod tests {
                 .into_iter()
                 .zip(CollectiveSettings::default().agreed());
             let differs: Vec<_> = both.filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
+            // It is compared together with `host_ranks`.
+            let own = own || name == "linked_ranks";
             assert_eq!(differs, if own { vec![] } else { vec![name] });
             seen.push(s);
         }

@@ -13,6 +13,12 @@ use crate::types::CommId;
 /// Most ranks of one communicator.
 pub const MAX_RANKS: usize = 1024;
 
+/// Ranks up to which all have links, where all share a host.
+const LINKED_ON_A_HOST: usize = 256;
+/// The same of ranks of several hosts: among more, links to all take more memory and time to make
+/// than most jobs use of them.
+const LINKED_BETWEEN_HOSTS: usize = 64;
+
 /// Settings of a communicator. They are checked against each other when it is made, and every rank
 /// must use the same `segment_bytes` and algorithms (the first message of an operation checks it).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +59,8 @@ pub struct CollectiveSettings {
     pub trees: bool,
     /// Communicators of up to this many ranks have all their links when they are made, and the
     /// direct path. In larger ones a rank has links to few neighbours, and dials another with the
-    /// first message to it; there windows reach linked ranks alone. The same on every rank.
+    /// first message or one-sided operation to it. 0: 256 where all ranks share a host or where
+    /// that is not known (`host_ranks`), else 64. The same on every rank.
     pub linked_ranks: u32,
     /// Consecutive ranks that share a host, which `HIERARCHICAL` must know; they divide the ranks.
     /// 0: as the SDK finds it out when the ranks meet. The same on every rank.
@@ -79,7 +86,7 @@ impl Default for CollectiveSettings {
             direct_eager_bytes: 1 << 10,
             deterministic: false,
             trees: true,
-            linked_ranks: 256,
+            linked_ranks: 0,
             host_ranks: 0,
             thresholds: Thresholds::default(),
             connect_timeout: Duration::from_secs(30),
@@ -101,8 +108,15 @@ impl CollectiveSettings {
     }
 
     /// Whether so many ranks have all their links when they are made.
-    pub(crate) fn links_all(&self, ranks: usize) -> bool {
-        ranks <= self.linked_ranks.max(1) as usize
+    pub fn links_all(&self, ranks: usize) -> bool {
+        let on_a_host = self.host_ranks as usize;
+        let most = match self.linked_ranks {
+            // The direct path needs them.
+            0 if on_a_host == 0 || on_a_host >= ranks => LINKED_ON_A_HOST,
+            0 => LINKED_BETWEEN_HOSTS,
+            set => set as usize,
+        };
+        ranks <= most
     }
 
     /// In words, what a rank was given unlike the first; `what` counts the settings that all must

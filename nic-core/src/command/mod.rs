@@ -7,6 +7,7 @@ mod card;
 mod collective_op;
 mod control;
 mod copy_op;
+mod dialled;
 mod engine_op;
 mod engine_places;
 mod engine_return;
@@ -50,11 +51,11 @@ use crate::transport::{Transport, TransportEvent};
 use crate::types::{NicTime, WorkToken};
 use collective_op::Decoded;
 use copy_op::{Copies, Ending, Step};
+use dialled::Dialled;
 pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
 pub(crate) use env::Env;
 use memory::Memory;
-use one_sided::Way;
 use refusal::{is_fault, Refusal};
 pub use report::Counters;
 use report::Report;
@@ -75,6 +76,7 @@ pub(crate) struct Core {
     pub(crate) streams: Streams,
     copies: Copies,
     returns: Returns,
+    dialled: Dialled,
     pub(crate) collectives: Collectives,
     pub(crate) windows: Windows,
     pub(crate) report: Report,
@@ -130,6 +132,7 @@ impl Core {
             streams: Streams::new(transports, network, config.max_sessions, config.linger),
             copies: Copies::default(),
             returns: Returns::default(),
+            dialled: Dialled::default(),
             collectives: Collectives::new(config.ip),
             windows: Windows::default(),
             report: Report::new(config.event_capacity),
@@ -387,6 +390,9 @@ impl Core {
         };
         let moved = self.collectives.step(&mut io, fresh, &ended);
         self.retire_collectives();
+        if !self.dialled.is_empty() {
+            self.post_dialled();
+        }
         if self.collectives.take_posted() && self.streams.has_ports() {
             self.step_posted();
         }
@@ -607,7 +613,7 @@ impl Core {
             Opcode::EngineDetach => engine_op::detach(&mut self.memory.engines, pd, d),
             Opcode::EngineResult => engine_op::result(&mut self.memory, pd, d),
             Opcode::Put | Opcode::Get | Opcode::FetchAdd | Opcode::CompareSwap => {
-                let symmetric = (&self.collectives, &self.windows);
+                let symmetric = (&self.collectives, &self.windows, &self.dialled);
                 match one_sided::prepare(&mut self.streams, symmetric, &mut self.memory, pd, d) {
                     Ok(ready) => return self.begin_one_sided(permit, d, ready),
                     Err(refusal) => Err(refusal),
@@ -675,34 +681,6 @@ impl Core {
         });
         let seen = crate::collective::seen(&self.memory.engines, slot, pd);
         self.collectives(|c, io| c.post(io, slot, token, task, (rings, seen), after));
-    }
-
-    /// A one-sided operation that has been checked.
-    fn begin_one_sided(&mut self, permit: Permit, d: &Descriptor, mut ready: one_sided::Ready) {
-        let slot = match d.flags.contains(Flags::SYMMETRIC) {
-            true => u32::MAX,
-            false => slot_of(d.session),
-        };
-        let mut work = self.operation(permit, d, slot);
-        work.pins = std::mem::take(&mut ready.pins);
-        match ready.way {
-            Way::Own(sides, ending) => {
-                let token = self.outstanding.insert(work);
-                self.is_due = true;
-                self.copies.begin(token, sides, 0, ending);
-            }
-            Way::Remote((t, conn), remote) => {
-                work.conn = Some((t, conn));
-                let token = self.outstanding.insert(work);
-                let transport = &mut self.streams.transports[t];
-                let posted = transport.post_remote(conn, remote.work(token));
-                // A transport that does not notice work by itself.
-                self.is_due |= transport.is_quiet();
-                if let Err(status) = posted {
-                    self.retire(token, status, 0, d.opcode.code().into());
-                }
-            }
-        }
     }
 
     /// An `ACCEPT` or a `CONNECT` that may begin.

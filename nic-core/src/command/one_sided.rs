@@ -5,14 +5,15 @@ use ringbell_gtlb::{Fault, Need, Pin};
 use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, PdId, Rkey, Status, PUT_INLINE_MAX};
 
 use super::copy_op::Ending;
+use super::dialled::Dialled;
 use super::memory::Memory;
 use super::refusal::Refusal;
 use super::streams::{Conn, Streams};
-use super::windows::{Place, Windows};
+use super::windows::{Place, To, Windows};
 use crate::collective::Collectives;
 use crate::dma::{RemoteMemory, WordUpdate};
 use crate::transport::{Payload, RemoteOp, RemoteWork, Signal};
-use crate::types::{Buffer, WorkToken};
+use crate::types::{Buffer, CommId, WorkToken};
 
 /// An operation that was checked, with its buffers here pinned.
 pub(super) struct Ready {
@@ -24,6 +25,8 @@ pub(super) struct Ready {
 pub(super) enum Way {
     /// To the peer.
     Remote(Conn, Remote),
+    /// To a rank that is to be dialled first.
+    Dialled(CommId, u32, Remote),
     /// In memory of this rank itself: source, destination, and what follows the copy.
     Own([Buffer; 2], Ending),
 }
@@ -50,7 +53,7 @@ impl Remote {
 /// Checks a descriptor, and pins its buffers.
 pub(super) fn prepare(
     streams: &mut Streams,
-    (collectives, windows): (&Collectives, &Windows),
+    (collectives, windows, dialled): (&Collectives, &Windows, &Dialled),
     memory: &mut Memory,
     pd: PdId,
     d: &Descriptor,
@@ -61,7 +64,7 @@ pub(super) fn prepare(
                 Opcode::Put | Opcode::Get => d.len.into(),
                 _ => 8,
             };
-            windows.place(collectives, pd, d, len)?
+            windows.place((collectives, dialled), pd, d, len)?
         }
         false => {
             let engines = &memory.engines;
@@ -70,7 +73,7 @@ pub(super) fn prepare(
                 return Err((Status::NotConnected, 0));
             }
             Place {
-                conn: Some(conn),
+                to: To::Peer(conn),
                 rkey: d.rkey,
                 va: d.remote_va,
             }
@@ -90,24 +93,28 @@ pub(super) fn prepare(
         None => (None, NOTHING),
     };
     let op = operation(d, local);
-    let Some(conn) = place.conn else {
-        return match own(memory, pd, &place, &op) {
-            Ok((there, buffers, ending)) => Ok(Ready {
-                pins: [pin, there],
-                way: Way::Own(buffers, ending),
-            }),
-            Err(refusal) => {
-                if let Some(pin) = pin {
-                    memory.mmu.unpin(pin);
-                }
-                Err(refusal)
-            }
-        };
-    };
     let (rkey, va) = (place.rkey, place.va);
+    let way = match place.to {
+        To::Peer(conn) => Way::Remote(conn, Remote { rkey, va, op }),
+        To::Dialled(comm, rank) => Way::Dialled(comm, rank, Remote { rkey, va, op }),
+        To::Own => {
+            return match own(memory, pd, &place, &op) {
+                Ok((there, buffers, ending)) => Ok(Ready {
+                    pins: [pin, there],
+                    way: Way::Own(buffers, ending),
+                }),
+                Err(refusal) => {
+                    if let Some(pin) = pin {
+                        memory.mmu.unpin(pin);
+                    }
+                    Err(refusal)
+                }
+            };
+        }
+    };
     Ok(Ready {
         pins: [pin, None],
-        way: Way::Remote(conn, Remote { rkey, va, op }),
+        way,
     })
 }
 

@@ -165,7 +165,7 @@ impl Core {
     /// moved.
     fn withdraw_symmetric(&mut self, conn: Option<Conn>, token: WorkToken) -> Option<u64> {
         let Some((t, conn)) = conn else {
-            return Some(self.copies.cancel(token).unwrap_or(0));
+            return Some(self.cancel_here(token).unwrap_or(0));
         };
         let bytes = self.streams.transports[t].cancel(conn, token)?;
         if bytes > 0 {
@@ -173,6 +173,14 @@ impl Core {
             self.on_transport_event(t, TransportEvent::Reset { conn });
         }
         Some(bytes)
+    }
+
+    /// Cancels a copy, or a one-sided operation that no transport has. The bytes that it has moved.
+    fn cancel_here(&mut self, token: WorkToken) -> Option<u64> {
+        match self.dialled.cancel(token) {
+            true => Some(0),
+            false => self.copies.cancel(token),
+        }
     }
 
     /// Cancels the operation of a ticket; it retires with `CANCELLED`.
@@ -285,7 +293,7 @@ impl Core {
                 (op, Some((t, conn))) if uses_stream(op) => {
                     self.streams.transports[t].cancel(conn, token)
                 }
-                (op, _) if op == Opcode::Copy || op.is_one_sided() => self.copies.cancel(token),
+                (op, _) if op == Opcode::Copy || op.is_one_sided() => self.cancel_here(token),
                 // It ends with its session below.
                 (Opcode::Connect, _) => continue,
                 _ => None,

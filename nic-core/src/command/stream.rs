@@ -1,4 +1,4 @@
-//! `SEND` and `RECV`.
+//! `SEND` and `RECV`, and where checked one-sided operations go.
 
 use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::completion::SCATTER_MAX;
@@ -6,13 +6,15 @@ use ringbell_nic_abi::{
     Completion, Descriptor, Flags, GpuVa, Opcode, PdId, SessionId, Status, WorkQueueEntry,
 };
 
+use super::one_sided::{Ready, Remote, Way};
+use super::streams::Conn;
 use super::Core;
 use crate::engine::Direction;
 use crate::outstanding::Operation;
 use crate::permit::Permit;
 use crate::session::{slot_of, State};
 use crate::transport::{Payload, RecvWork, SendWork};
-use crate::types::{Buffer, ConnId, Owner};
+use crate::types::{Buffer, ConnId, Owner, WorkToken};
 
 impl Core {
     /// Executes the entry that a queue has shown to its end, with success.
@@ -333,5 +335,63 @@ impl Core {
         let memory = &*self.memory.dma.memory;
         queue.complete_scattered(ticket, &completion, (va, words), memory);
         self.report.counters.retired += 1;
+    }
+
+    /// A one-sided operation that has been checked.
+    pub(super) fn begin_one_sided(&mut self, permit: Permit, d: &Descriptor, mut ready: Ready) {
+        let slot = match d.flags.contains(Flags::SYMMETRIC) {
+            true => u32::MAX,
+            false => slot_of(d.session),
+        };
+        let mut work = self.operation(permit, d, slot);
+        work.pins = std::mem::take(&mut ready.pins);
+        match ready.way {
+            Way::Own(sides, ending) => {
+                let token = self.outstanding.insert(work);
+                self.is_due = true;
+                self.copies.begin(token, sides, 0, ending);
+            }
+            Way::Remote(conn, remote) => {
+                work.conn = Some(conn);
+                let token = self.outstanding.insert(work);
+                self.post_remote(conn, token, &remote);
+            }
+            Way::Dialled(comm, rank, remote) => {
+                let token = self.outstanding.insert(work);
+                self.dialled.put(comm, rank, token, remote);
+                self.collectives.want(comm, rank);
+                self.is_due = true;
+            }
+        }
+    }
+
+    fn post_remote(&mut self, (t, conn): Conn, token: WorkToken, remote: &Remote) {
+        let transport = &mut self.streams.transports[t];
+        let posted = transport.post_remote(conn, remote.work(token));
+        // A transport that does not notice work by itself.
+        self.is_due |= transport.is_quiet();
+        if let Err(status) = posted {
+            let opcode = self
+                .outstanding
+                .get_mut(token)
+                .map_or(0, |w| w.opcode.code());
+            self.retire(token, status, 0, opcode.into());
+        }
+    }
+
+    /// Posts the operations whose rank has been dialled, and ends those whose rank is gone.
+    #[cold]
+    pub(super) fn post_dialled(&mut self) {
+        for (token, way) in self.dialled.take(&self.collectives) {
+            match way {
+                Ok((conn, remote)) => {
+                    if let Some(work) = self.outstanding.get_mut(token) {
+                        work.conn = Some(conn);
+                        self.post_remote(conn, token, &remote);
+                    }
+                }
+                Err((status, detail)) => self.retire(token, status, 0, detail),
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Rkey, Status, WindowPart};
 use rustc_hash::FxHashMap;
 
+use super::dialled::{self, Dialled};
 use super::refusal::Refusal;
 use super::streams::Conn;
 use crate::collective::{Collectives, CommError};
@@ -31,10 +32,19 @@ pub struct Window {
 
 /// Where an operation with `SYMMETRIC` goes.
 pub(super) struct Place {
-    /// `None`: to this rank itself.
-    pub(super) conn: Option<Conn>,
+    pub(super) to: To,
     pub(super) rkey: Rkey,
     pub(super) va: GpuVa,
+}
+
+/// Whose memory it is.
+pub(super) enum To {
+    /// This rank's own.
+    Own,
+    /// That of the peer of a connection.
+    Peer(Conn),
+    /// That of a rank which is to be dialled first.
+    Dialled(CommId, u32),
 }
 
 /// The windows of all communicators, by communicator and number.
@@ -86,7 +96,7 @@ impl Windows {
     /// The place that a descriptor names. `len`: bytes of the operation there.
     pub(super) fn place(
         &self,
-        collectives: &Collectives,
+        (collectives, waiting): (&Collectives, &Dialled),
         pd: PdId,
         d: &Descriptor,
         len: u64,
@@ -107,15 +117,16 @@ impl Windows {
         if end.is_none_or(|end| end > window.bytes) {
             return Err((Status::OutOfBounds, window.bytes));
         }
-        let conn = match collectives.table.shape_of(slot).0 == rank {
-            true => None,
-            false => {
-                let gone = (Status::PeerFailed, rank.into());
-                Some(collectives.conn_to(slot, rank).ok_or(gone)?)
-            }
+        let to = match collectives.table.shape_of(slot).0 == rank {
+            true => To::Own,
+            false => match dialled::link_to(collectives, slot, rank)? {
+                // Those that wait go first.
+                Some(conn) if !waiting.has(id, rank) => To::Peer(conn),
+                _ => To::Dialled(id, rank),
+            },
         };
         Ok(Place {
-            conn,
+            to,
             rkey: memory.rkey,
             va: GpuVa(memory.va.0.saturating_add(d.remote_va.0)),
         })

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{PdId, Status};
 use rustc_hash::FxHashMap;
 
 use super::context::{Context, Counts, Opening};
@@ -169,6 +169,18 @@ impl Messages {
         let l = self.links.at(self.link_of(ctx, rank)?);
         let (t, conn) = l.session();
         l.is_up().then_some((t, conn, l.why()))
+    }
+
+    /// Lets a member's one-sided operations reach regions of a domain, if it has a link.
+    pub(crate) fn grant(&self, io: &mut Io<'_>, ctx: u64, rank: u32, pd: PdId) {
+        if let Some((t, conn, _)) = self.route(ctx, rank) {
+            io.transports[t].grant(conn, pd);
+        }
+    }
+
+    /// The link to a member is wanted, although no message waits for it.
+    pub(crate) fn want(&mut self, ctx: u64, rank: u32) {
+        self.unlinked.put((ctx, rank), None);
     }
 
     /// How its messages went, and the bytes of its buffers.

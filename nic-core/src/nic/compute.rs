@@ -373,11 +373,7 @@ impl Nic {
         self.core(|c| {
             let unknown = CommError::Unknown { id };
             let slot = c.collectives.table.find(id.0).ok_or(unknown)?;
-            for rank in 0..c.collectives.table.shape_of(slot).1 {
-                if let Some((t, conn)) = c.collectives.conn_to(slot, rank) {
-                    c.streams.transports[t].grant(conn, pd);
-                }
-            }
+            c.collectives(|x, io| x.grant(io, slot, pd));
             Ok(())
         })
     }

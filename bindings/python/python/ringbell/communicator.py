@@ -56,6 +56,7 @@ class Settings(TypedDict, total=False):
     card: bool | None
     trees: bool | None
     host_ranks: int | None
+    linked_ranks: int | None
 
 
 def init(

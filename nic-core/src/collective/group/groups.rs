@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{PdId, Status};
 use rustc_hash::FxHashMap;
 
 use super::frame::{Body, Frame};
@@ -125,6 +125,7 @@ impl Groups {
             joint: (!settings.links_all(peers.len())).then(|| Joint::new(joining.known, ranks)),
             unlike: None,
             dialled: Vec::new(),
+            granted: Vec::new(),
         };
         let first: Vec<u32> = match group.joint {
             Some(_) => Joint::neighbors(rank, ranks).collect(),
@@ -183,9 +184,33 @@ impl Groups {
     /// Uses a link, on which messages flow, for a rank.
     fn attach(&mut self, io: &mut Io<'_>, ctx: u64, rank: u32, link: usize) {
         self.messages.attach(ctx, rank, link);
+        let granted = self.groups.get(&ctx).map_or(&[][..], |g| &g.granted);
+        for pd in granted {
+            self.messages.grant(io, ctx, rank, *pd);
+        }
         if self.member(ctx, rank).is_some_and(|m| m.wanted) {
             self.greet(io, ctx, rank);
         }
+    }
+
+    /// Lets the other ranks' one-sided operations reach regions of a domain, also over links that
+    /// are made later.
+    pub(crate) fn grant(&mut self, io: &mut Io<'_>, ctx: u64, pd: PdId) {
+        let Some(g) = self.groups.get_mut(&ctx) else {
+            return;
+        };
+        if !g.granted.contains(&pd) {
+            g.granted.push(pd);
+        }
+        for (rank, _) in g.others() {
+            self.messages.grant(io, ctx, rank, pd);
+        }
+    }
+
+    /// Whether a rank without a link is dialled by what is sent to it.
+    pub(crate) fn dials(&self, ctx: u64, rank: u32) -> bool {
+        let is_lazy = self.groups.get(&ctx).is_some_and(|g| g.joint.is_some());
+        is_lazy && self.member(ctx, rank).is_some_and(|m| !(m.lost || m.left))
     }
 
     /// Announces a communicator to a rank that has a link, once.

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddrV4;
 
+use ringbell_nic_abi::PdId;
+
 use super::joint::Joint;
 use crate::types::NicTime;
 
@@ -64,6 +66,8 @@ pub(super) struct Group {
     pub(super) unlike: Option<u32>,
     /// Ranks whose link something waits for, until then.
     pub(super) dialled: Vec<(u32, NicTime)>,
+    /// Domains with regions that the others' one-sided operations reach.
+    pub(super) granted: Vec<PdId>,
 }
 
 impl Group {
