@@ -62,6 +62,8 @@ pub(crate) struct Outstanding {
     entries: Vec<Entry>,
     free: Vec<u32>,
     heads: Vec<u32>,
+    /// A bit for each bucket that has operations.
+    filled: [u64; BUCKETS / 64],
     last_tick: u64,
     armed: usize,
 }
@@ -73,6 +75,7 @@ impl Outstanding {
             entries: Vec::with_capacity(capacity),
             free: Vec::with_capacity(capacity),
             heads: vec![NIL; BUCKETS + 1],
+            filled: [0; BUCKETS / 64],
             last_tick: 0,
             armed: 0,
         }
@@ -158,6 +161,7 @@ impl Outstanding {
         self.heads[bucket as usize] = i;
         if bucket != UNARMED {
             self.armed += 1;
+            self.filled[bucket as usize / 64] |= 1 << (bucket % 64);
         }
     }
 
@@ -175,6 +179,9 @@ impl Outstanding {
         }
         if bucket != UNARMED {
             self.armed -= 1;
+            if (prev, next) == (NIL, NIL) {
+                self.filled[bucket as usize / 64] &= !(1 << (bucket % 64));
+            }
         }
     }
 
@@ -219,11 +226,25 @@ impl Outstanding {
         if self.armed == 0 {
             return None;
         }
-        let ahead = (1..=BUCKETS as u64)
-            .find(|d| self.heads[(self.last_tick + d) as usize % BUCKETS] != NIL);
-        Some(NicTime(
-            (self.last_tick + ahead.unwrap_or(BUCKETS as u64)) << TICK_SHIFT,
-        ))
+        let ahead = self.filled_from((self.last_tick + 1) as usize % BUCKETS);
+        Some(NicTime((self.last_tick + 1 + ahead) << TICK_SHIFT))
+    }
+
+    /// How many buckets behind one is the next that has operations, of which there are some.
+    fn filled_from(&self, bucket: usize) -> u64 {
+        let (word, bit) = (bucket / 64, bucket % 64);
+        let words = self.filled.len();
+        // The bits before `bucket` come last.
+        let here = self.filled[word];
+        let (after, before) = (here & (u64::MAX << bit), here & !(u64::MAX << bit));
+        let rest = (1..words).map(|n| self.filled[(word + n) % words]);
+        let all = std::iter::once(after)
+            .chain(rest)
+            .chain(std::iter::once(before));
+        let found = all.enumerate().find(|(_, bits)| *bits != 0);
+        found.map_or(BUCKETS as u64 - 1, |(n, bits)| {
+            (n * 64 + bits.trailing_zeros() as usize - bit) as u64
+        })
     }
 
     /// Gives an operation another time-out, which starts at the next clock reading.
@@ -294,6 +315,34 @@ mod tests {
             }
         }
         assert_eq!(w.len(), 0);
+    }
+
+    #[test]
+    fn the_next_bucket_is_that_which_a_walk_finds() {
+        let mut w = Outstanding::new(4);
+        let (mut out, mut live) = (Vec::new(), Vec::new());
+        let mut rng = ringbell_gtlb::testing::Rng::new(5);
+        let mut now = 0;
+        for _ in 0..3000 {
+            match rng.bits() % 3 {
+                0 => live.push(w.insert(work((rng.bits() % 400_000) as u32))),
+                1 if !live.is_empty() => {
+                    let at = (rng.bits() % live.len() as u64) as usize;
+                    finish(&mut w, live.swap_remove(at));
+                }
+                _ => now += rng.bits() % (1 << (rng.bits() % 28)),
+            }
+            w.advance(NicTime(now), &mut out);
+            for t in out.drain(..) {
+                live.retain(|l| *l != t);
+                finish(&mut w, t);
+            }
+            let walk = (1..=BUCKETS as u64)
+                .find(|d| w.heads[(w.last_tick + d) as usize % BUCKETS] != NIL)
+                .map(|d| NicTime((w.last_tick + d) << TICK_SHIFT));
+            assert_eq!(w.next_deadline(), walk);
+        }
+        live.into_iter().for_each(|t| finish(&mut w, t));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Fabric {
     graph: Graph,
     /// What has arrived, by rank.
     pub(super) inboxes: Vec<VecDeque<Box<Frame>>>,
+    /// Frames that NICs have taken, for the next ones: they have the memory.
+    pub(super) spare: Vec<Frame>,
     /// By rank: when all that its NIC has given to its link will have left, without pauses.
     given: Vec<u64>,
     /// By node: bytes that wait there, if it is a switch.
@@ -86,6 +88,7 @@ impl Shared {
             held: vec![0; graph.nodes()],
             graph,
             inboxes: (0..cluster.ranks).map(|_| VecDeque::new()).collect(),
+            spare: Vec::new(),
             given: vec![0; cluster.ranks],
             is_dead: vec![false; cluster.ranks],
             events: Queue::default(),
@@ -354,7 +357,7 @@ impl Fabric {
     }
 
     /// Sends a frame from a rank's port.
-    pub(super) fn send(&mut self, now: u64, from: usize, bytes: Vec<u8>) {
+    pub(super) fn send(&mut self, now: u64, from: usize, bytes: &[u8]) {
         self.packets += 1;
         self.under_way += 1;
         self.bytes += bytes.len() as u64;
@@ -362,14 +365,14 @@ impl Fabric {
         let at = self.processors.sends(now, from, bytes.len());
         let link = self.graph.link(self.graph.of_rank(from));
         self.given[from] = self.given[from].max(at) + link.frame_ps(bytes.len());
-        let frame = Frame::new(bytes, self.inboxes.len());
-        let frame = match self.spray {
-            true => frame.sprayed(self.packets),
-            false => frame,
-        };
+        let mut frame = Box::new(self.spare.pop().unwrap_or_default());
+        frame.fill(bytes, self.inboxes.len());
+        if self.spray {
+            frame.spray(self.packets);
+        }
         match at > now {
-            true => self.events.add(at, from, What::Fetched(Box::new(frame))),
-            false => self.fetched(at, from, Box::new(frame)),
+            true => self.events.add(at, from, What::Fetched(frame)),
+            false => self.fetched(at, from, frame),
         }
     }
 

@@ -6,7 +6,7 @@ use super::address::destination;
 use crate::random::mix;
 
 /// A frame on its way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     /// The rank to which it goes; none where no rank has its address.
@@ -16,21 +16,17 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// A frame that one of so many ranks has sent.
-    pub(super) fn new(bytes: Vec<u8>, ranks: usize) -> Frame {
-        Frame {
-            to: destination(&bytes, ranks),
-            flow: flow(&bytes),
-            bytes,
-        }
+    /// Becomes a frame that one of so many ranks has sent. The one before is gone.
+    pub(super) fn fill(&mut self, bytes: &[u8], ranks: usize) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+        self.to = destination(bytes, ranks);
+        self.flow = flow(bytes);
     }
 
-    /// The same as a flow of its own, so that switches spread it.
-    pub(super) fn sprayed(self, number: u64) -> Frame {
-        Frame {
-            flow: mix(number),
-            ..self
-        }
+    /// Becomes a flow of its own, so that switches spread it.
+    pub(super) fn spray(&mut self, number: u64) {
+        self.flow = mix(number);
     }
 }
 

@@ -49,7 +49,11 @@ impl Port for SwitchPort {
     fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
         // Passed, whether or not another frame was tried.
         self.full_until = self.full_until.filter(|t| *t > now);
-        self.arrived = self.fabric.lock().inboxes[self.rank].pop_front();
+        let mut fabric = self.fabric.lock();
+        let next = fabric.inboxes[self.rank].pop_front();
+        let taken = std::mem::replace(&mut self.arrived, next);
+        fabric.spare.extend(taken.map(|frame| *frame));
+        drop(fabric);
         let frame = &self.arrived.as_ref()?.bytes;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += frame.len() as u64;
@@ -82,7 +86,6 @@ impl Port for SwitchPort {
         };
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
-        let frame = frame.to_vec();
         self.fabric.lock().send(now.0 * 1_000, self.rank, frame);
     }
 
