@@ -206,3 +206,53 @@ fn a_rank_that_dies_is_named_by_ranks_without_a_link_to_it() {
         tickets.clear();
     }
 }
+
+/// Ranks that differ in an operation, most of them without a link to the one that is unlike: each
+/// names it, long before its time is over.
+#[test]
+fn a_rank_that_differs_in_an_operation_is_named_by_all() {
+    for seed in 0..150 {
+        let mut rng = Rng(seed);
+        let mut below = |n: u64| rng.next() % n;
+        let ranks = 3 + below(14) as usize;
+        let odd = below(ranks as u64) as usize;
+        let wire = [Wire::Local, Wire::Tcp, Wire::Rdma][seed as usize % 3];
+        let count = [9, 300, 3000][below(3) as usize];
+        let base = Call::new(K::AllReduce, count)
+            .of(DataType::U32, ReduceOp::Sum)
+            .algo(Algorithm::Ring);
+        let other = match below(4) {
+            0 => Call::new(K::AllReduce, count + 1).of(DataType::U32, ReduceOp::Sum),
+            1 => base.of(DataType::U32, ReduceOp::Max),
+            2 => base.algo(Algorithm::Pairwise),
+            _ => Call::new(K::AllGather, 9),
+        };
+        let before = below(3);
+        let mut w = World::new(ranks, wire, &lazy());
+        for _ in 0..before {
+            w.run(&base);
+        }
+        let begun = w.now;
+        let mut order: Vec<usize> = (0..ranks).collect();
+        for i in (1..ranks).rev() {
+            order.swap(i, below(i as u64 + 1) as usize);
+        }
+        let mut tickets = Vec::new();
+        for rank in order {
+            let call = if rank == odd { other } else { base };
+            tickets.push((rank, w.post(rank, &call.within(30_000_000))));
+            for _ in 0..below(40) {
+                w.step();
+            }
+        }
+        for (c, (rank, _)) in w.settle(&tickets).iter().zip(&tickets) {
+            assert_eq!(
+                (c.status, c.detail),
+                (Status::Mismatch, odd as u64),
+                "seed {seed}, rank {rank} of {ranks}: {c:?}"
+            );
+        }
+        let took = w.now - begun;
+        assert!(took < 1000 * MS, "seed {seed}: after {took} ns");
+    }
+}

@@ -3,7 +3,7 @@
 
 use ringbell_nic_abi::Status;
 
-use super::communicator::{Comm, Dispute};
+use super::communicator::Dispute;
 use super::group::Body;
 use super::messages::MessagePath;
 use super::number::{port_of, Number};
@@ -51,17 +51,23 @@ impl MessagePath {
             let seq = seq.word();
             self.groups.tell(ctx, Body::Params { seq, params: mine });
         }
-        let mut culprit = None;
-        if let Some(d) = table.comm_mut(slot).and_then(|c| c.dispute.as_mut()) {
-            d.told = true;
-            d.said[rank as usize] = Some(mine);
-            culprit = d.culprit();
-        }
+        let groups = &self.groups;
+        let Some(c) = table.comm_mut(slot) else {
+            return;
+        };
+        let Some(d) = &mut c.dispute else { return };
+        d.told = true;
+        d.said[rank as usize] = Some(mine);
+        // Ranks without links hear their neighbours alone. Each tells its own as soon as one of
+        // them does, so two of those that differ are neighbours; their end reaches all.
+        let (culprit, have_said) = match groups.neighbors(ctx) {
+            Some(all) => (d.culprit_among(all.clone()), d.have_said(all)),
+            None => (d.culprit(), d.have_said(0..d.said.len() as u32)),
+        };
         if let Some(r) = culprit {
             return table.end(slot, r, Status::Mismatch);
         }
-        let settled = |c: &&mut Comm| c.dispute.as_ref().is_some_and(Dispute::is_settled);
-        if let Some(c) = table.comm_mut(slot).filter(settled) {
+        if have_said && d.suspect().is_none() {
             c.dispute = None;
         }
     }

@@ -133,6 +133,29 @@ impl Dispute {
         None
     }
 
+    /// The rank that differs where only `neighbors` are heard, once all of them are: the first that
+    /// is unlike most of those that are known.
+    pub(crate) fn culprit_among(&self, neighbors: impl Iterator<Item = u32>) -> Option<u32> {
+        if !self.have_said(neighbors) {
+            return None;
+        }
+        let known = || {
+            (0_u32..)
+                .zip(&self.said)
+                .filter_map(|(r, p)| Some((r, (*p)?)))
+        };
+        let alike = |p: Params| known().filter(|(_, q)| *q == p).count();
+        // The first of those that are as many: the last of equals counts.
+        let all: Vec<(u32, Params)> = known().collect();
+        let (_, usual) = all.iter().rev().max_by_key(|(_, p)| alike(*p))?;
+        all.iter().find(|(_, p)| p != usual).map(|(r, _)| *r)
+    }
+
+    /// Whether all of these have answered.
+    pub(crate) fn have_said(&self, mut ranks: impl Iterator<Item = u32>) -> bool {
+        ranks.all(|r| self.said.get(r as usize).is_none_or(Option::is_some))
+    }
+
     /// How a rank differs from the first that has answered.
     pub(crate) fn difference(&self, rank: u32) -> Option<String> {
         let theirs = self.said.get(rank as usize).copied().flatten()?;
@@ -142,11 +165,6 @@ impl Dispute {
         Some(format!(
             "rank {rank} differs from rank {other} in its {what}"
         ))
-    }
-
-    /// Whether all have answered, and alike.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.said.iter().all(Option::is_some) && self.suspect().is_none()
     }
 
     /// Any rank that differs from another: when not all have answered in time.

@@ -137,14 +137,9 @@ pub(super) fn unlike(
             .within(TIMEOUT_US);
         let p = Pending {
             in_group: true,
-            // Ranks with few links may not find out before their time is over: an open defect
-            // (docs/results/swarm.md).
-            want: match run.plan.hosts.lazy {
-                true => &[Status::Mismatch, Status::TimedOut, Status::PeerFailed],
-                false => &[Status::Mismatch],
-            },
+            want: &[Status::Mismatch],
             // At once, and not by the time-out.
-            until: run.w.now + TOLD * if run.plan.hosts.lazy { 4 } else { 1 },
+            until: run.w.now + TOLD,
             ..Run::pending(id, *m, members)
         };
         run.post(*m, &call.descriptor(comms[r]), p)?;

@@ -258,6 +258,12 @@ impl Groups {
         named.or(g.unlike.map(|rank| (rank, None)))
     }
 
+    /// The ranks that hear this one, where not all ranks have links.
+    pub(crate) fn neighbors(&self, ctx: u64) -> Option<impl Iterator<Item = u32> + Clone> {
+        let g = self.groups.get(&ctx).filter(|g| g.joint.is_some())?;
+        Some(Joint::neighbors(g.rank, g.members.len() as u32))
+    }
+
     /// Whether this rank has a link to another that takes part.
     pub(crate) fn is_linked(&self, ctx: u64, rank: u32) -> bool {
         self.member(ctx, rank).is_some_and(|m| m.joined)

@@ -93,7 +93,7 @@ impl Joint {
     }
 
     /// The ranks with which this one exchanges messages.
-    pub(super) fn neighbors(rank: u32, ranks: u32) -> impl Iterator<Item = u32> {
+    pub(super) fn neighbors(rank: u32, ranks: u32) -> impl Iterator<Item = u32> + Clone {
         let distances = (0..32).map(|k| 1 << k).take_while(move |d| *d < ranks);
         distances.flat_map(move |d| [(rank + d) % ranks, (rank + ranks - d) % ranks])
     }
