@@ -383,13 +383,15 @@ impl Network {
         self.neighbors
             .step(now, &mut self.resolved, |place| due.push(place));
         for place in due {
-            self.ask(place, now);
+            if !self.ask(place, now) {
+                self.neighbors.not_sent(place, now);
+            }
         }
         std::mem::take(&mut self.resolved)
     }
 
-    /// Sends an ARP request.
-    fn ask(&mut self, place: Place, now: NicTime) {
+    /// Sends an ARP request. `false`: the port has no room.
+    fn ask(&mut self, place: Place, now: NicTime) -> bool {
         let mut frame = [0; ARP_FRAME];
         let request = Arp {
             request: true,
@@ -402,6 +404,7 @@ impl Network {
         let port = &mut *self.ports[place.port];
         let sent = send(port, now, MacAddr::BROADCAST, &frame[..len]);
         self.counters.replies_lost += u64::from(!sent);
+        sent
     }
 
     /// Where to say which RoCEv2 packets are expected in which places, right before

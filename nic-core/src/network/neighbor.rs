@@ -1,8 +1,8 @@
 //! The neighbour table: which hardware address an IPv4 address has at a port (RFC 826), for all
 //! connections.
 //!
-//! An address is asked for at most [`TRIES`] times, [`RETRY_NS`] apart; then its connections fail
-//! with `HostUnreachable`. An answer is accepted after a request, or for an address in the table
+//! An address is asked for at most [`TRIES`] times, soon at first, since a request or its answer may
+//! be lost; after a second its connections fail with `HostUnreachable`. An answer is accepted after a request, or for an address in the table
 //! already (a host that moved announces its new MAC address); unsolicited ones add no entry. An
 //! entry is asked for again when nothing has confirmed it for long, and at once when packets over
 //! it are repeated without an answer.
@@ -16,9 +16,13 @@ use ringbell_net::port::MacAddr;
 use ringbell_net::wire::control::Arp;
 
 /// How often an address is asked for.
-pub(super) const TRIES: u32 = 4;
-/// Time between two requests: 250 ms.
-pub(super) const RETRY_NS: u64 = 250_000_000;
+pub(super) const TRIES: u32 = 6;
+/// Time between the first two requests: 1 ms. Four times as long after each other one.
+const RETRY_NS: u64 = 1_000_000;
+/// Longest time behind a request: 660 ms.
+const RETRY_MAX_NS: u64 = 660_000_000;
+/// When a request is tried again that found no room at its port: 20 us.
+const FULL_NS: u64 = 20_000;
 /// An entry that nothing has confirmed for this long is asked for again while it is used: 30 s.
 const STALE_NS: u64 = 30_000_000_000;
 /// Least time between two such requests: 1 s.
@@ -276,12 +280,23 @@ impl Neighbors {
             }
             if *tries < TRIES {
                 ask(e.at);
+                let wait = (RETRY_NS << (2 * *tries)).min(RETRY_MAX_NS);
                 *tries += 1;
-                *next = NicTime(now.0 + RETRY_NS);
+                *next = NicTime(now.0 + wait);
             } else {
                 self.waiting -= e.waiting.len();
                 resolved.extend(e.waiting.drain(..).map(|c| (c, Resolved::Failed)));
             }
+        }
+    }
+
+    /// The request for an address found no room at its port: it is sent soon, and not counted.
+    pub(super) fn not_sent(&mut self, at: Place, now: NicTime) {
+        let entry = self.by_place.get(&at);
+        let state = entry.map(|e| &mut self.entries[*e].state);
+        if let Some(State::Asking { tries, next }) = state {
+            *tries = tries.saturating_sub(1);
+            *next = NicTime(now.0 + FULL_NS);
         }
     }
 
@@ -344,6 +359,14 @@ mod tests {
             );
         }
         n.wait(e, waiter(8), NicTime(u64::MAX / 2));
+        // A full port costs no try.
+        for full in 0..100 {
+            let t = n.next_timer().unwrap(); // it asks
+            assert!(t.0 <= u64::MAX / 2 + full * FULL_NS);
+            n.step(t, &mut resolved, |_| ());
+            n.not_sent(AT, t);
+        }
+        assert!(resolved.is_empty());
         n.heard(0, &answer(MacAddr::local(2)), NicTime(0), &mut resolved);
         assert_eq!(resolved.pop(), Some((waiter(8), Resolved::Known)));
         assert_eq!((n.link(e), n.next_timer()), (link(0, 2), None));
