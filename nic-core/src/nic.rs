@@ -319,6 +319,12 @@ impl Nic {
         self.inner.progress.step_at(now)
     }
 
+    /// Steps the NIC at a time, as [`step_at`](Nic::step_at), until nothing is left to do before a
+    /// later time. Returns whether anything moved.
+    pub fn run_at(&self, now: NicTime) -> bool {
+        self.inner.progress.run_at(now)
+    }
+
     /// When the NIC must be stepped next although nothing arrives.
     pub fn next_timer(&self) -> Option<NicTime> {
         self.core(|c| c.next_timer())

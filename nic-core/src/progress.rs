@@ -310,6 +310,26 @@ impl Progress {
 
     /// Steps once at a time of the caller's, which replaces the clock.
     pub(crate) fn step_at(&self, now: NicTime) -> bool {
+        self.by_hand(now, |core| core.step(Some(now)))
+    }
+
+    /// Steps at a time of the caller's until nothing is left to do.
+    pub(crate) fn run_at(&self, now: NicTime) -> bool {
+        self.by_hand(now, |core| {
+            let mut moved = false;
+            // A look costs less than a step that finds nothing.
+            while core.step(Some(now)) {
+                moved = true;
+                if core.look() == Found::Nothing {
+                    break;
+                }
+            }
+            moved
+        })
+    }
+
+    /// Works on the NIC at a time of the caller's.
+    fn by_hand(&self, now: NicTime, f: impl FnOnce(&mut Core) -> bool) -> bool {
         // From here on the clock does not count, so that the same times give the same steps however
         // busy the machine is; its earlier readings are dropped.
         let first = !self.clock.by_hand.swap(true, Ordering::Relaxed);
@@ -317,7 +337,7 @@ impl Progress {
             if first {
                 core.time.now = now;
             }
-            core.step(Some(now))
+            f(core)
         })
     }
 

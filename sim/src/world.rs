@@ -170,10 +170,7 @@ impl World {
         // NICs count nanoseconds; one that is stepped early would find its timer not due.
         let now = self.now.div_ceil(1_000);
         loop {
-            let mut moved = false;
-            while self.nodes[node].nic.step_at(NicTime(now)) {
-                moved = true;
-            }
+            let moved = self.nodes[node].nic.run_at(NicTime(now));
             if self.kernels.begun(node).is_some() && self.fabric.lock().timeline.is_some() {
                 let Node {
                     nic, queue, comm, ..

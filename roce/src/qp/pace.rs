@@ -123,7 +123,7 @@ impl Pace {
             return;
         };
         let wait = (2 * mean).max(mean + 4 * spread);
-        let is_sooner = u128::from(wait) < self.timeout_min.as_nanos();
+        let is_sooner = Duration::from_nanos(wait) < self.timeout_min;
         self.probe = is_sooner.then(|| NicTime(now.0 + wait));
     }
 
