@@ -3,15 +3,36 @@
 //! The ranks of a large communicator dial each other with the first message. The first operation on
 //! a rank's window dials it, too. Those behind it wait as well, so that they stay in order.
 
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{GpuVa, Rkey, Status};
 
-use super::one_sided::Remote;
 use super::refusal::Refusal;
 use super::streams::Conn;
 use crate::collective::Collectives;
+use crate::transport::{RemoteOp, RemoteWork};
 use crate::types::{CommId, WorkToken};
 
+/// What the peer is asked for.
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub(super) rkey: Rkey,
+    pub(super) va: GpuVa,
+    pub(super) op: RemoteOp,
+}
+
+impl Remote {
+    /// The work for a transport.
+    pub(super) fn work(&self, token: WorkToken) -> RemoteWork {
+        RemoteWork {
+            token,
+            rkey: self.rkey,
+            va: self.va,
+            op: self.op,
+        }
+    }
+}
+
 /// One that waits.
+#[derive(Debug)]
 struct Waiting {
     comm: CommId,
     rank: u32,
@@ -32,7 +53,7 @@ impl Waiting {
 }
 
 /// Those of all communicators, in the order in which they came.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Dialled {
     waiting: Vec<Waiting>,
 }

@@ -51,7 +51,6 @@ use crate::transport::{Transport, TransportEvent};
 use crate::types::{NicTime, WorkToken};
 use collective_op::Decoded;
 use copy_op::{Copies, Ending, Step};
-use dialled::Dialled;
 pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
 pub(crate) use env::Env;
@@ -76,7 +75,6 @@ pub(crate) struct Core {
     pub(crate) streams: Streams,
     copies: Copies,
     returns: Returns,
-    dialled: Dialled,
     pub(crate) collectives: Collectives,
     pub(crate) windows: Windows,
     pub(crate) report: Report,
@@ -132,7 +130,6 @@ impl Core {
             streams: Streams::new(transports, network, config.max_sessions, config.linger),
             copies: Copies::default(),
             returns: Returns::default(),
-            dialled: Dialled::default(),
             collectives: Collectives::new(config.ip),
             windows: Windows::default(),
             report: Report::new(config.event_capacity),
@@ -390,7 +387,7 @@ impl Core {
         };
         let moved = self.collectives.step(&mut io, fresh, &ended);
         self.retire_collectives();
-        if !self.dialled.is_empty() {
+        if !self.windows.dialled.is_empty() {
             self.post_dialled();
         }
         if self.collectives.take_posted() && self.streams.has_ports() {
@@ -613,7 +610,7 @@ impl Core {
             Opcode::EngineDetach => engine_op::detach(&mut self.memory.engines, pd, d),
             Opcode::EngineResult => engine_op::result(&mut self.memory, pd, d),
             Opcode::Put | Opcode::Get | Opcode::FetchAdd | Opcode::CompareSwap => {
-                let symmetric = (&self.collectives, &self.windows, &self.dialled);
+                let symmetric = (&self.collectives, &self.windows);
                 match one_sided::prepare(&mut self.streams, symmetric, &mut self.memory, pd, d) {
                     Ok(ready) => return self.begin_one_sided(permit, d, ready),
                     Err(refusal) => Err(refusal),

@@ -2,18 +2,18 @@
 //! takes no part.
 
 use ringbell_gtlb::{Fault, Need, Pin};
-use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, PdId, Rkey, Status, PUT_INLINE_MAX};
+use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, PdId, Status, PUT_INLINE_MAX};
 
 use super::copy_op::Ending;
-use super::dialled::Dialled;
+use super::dialled::Remote;
 use super::memory::Memory;
 use super::refusal::Refusal;
 use super::streams::{Conn, Streams};
 use super::windows::{Place, To, Windows};
 use crate::collective::Collectives;
 use crate::dma::{RemoteMemory, WordUpdate};
-use crate::transport::{Payload, RemoteOp, RemoteWork, Signal};
-use crate::types::{Buffer, CommId, WorkToken};
+use crate::transport::{Payload, RemoteOp, Signal};
+use crate::types::{Buffer, CommId};
 
 /// An operation that was checked, with its buffers here pinned.
 pub(super) struct Ready {
@@ -31,29 +31,10 @@ pub(super) enum Way {
     Own([Buffer; 2], Ending),
 }
 
-/// What the peer is asked for.
-pub(super) struct Remote {
-    rkey: Rkey,
-    va: GpuVa,
-    op: RemoteOp,
-}
-
-impl Remote {
-    /// The work for a transport.
-    pub(super) fn work(&self, token: WorkToken) -> RemoteWork {
-        RemoteWork {
-            token,
-            rkey: self.rkey,
-            va: self.va,
-            op: self.op,
-        }
-    }
-}
-
 /// Checks a descriptor, and pins its buffers.
 pub(super) fn prepare(
     streams: &mut Streams,
-    (collectives, windows, dialled): (&Collectives, &Windows, &Dialled),
+    (collectives, windows): (&Collectives, &Windows),
     memory: &mut Memory,
     pd: PdId,
     d: &Descriptor,
@@ -64,7 +45,7 @@ pub(super) fn prepare(
                 Opcode::Put | Opcode::Get => d.len.into(),
                 _ => 8,
             };
-            windows.place((collectives, dialled), pd, d, len)?
+            windows.place(collectives, pd, d, len)?
         }
         false => {
             let engines = &memory.engines;

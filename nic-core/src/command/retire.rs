@@ -177,7 +177,7 @@ impl Core {
 
     /// Cancels a copy, or a one-sided operation that no transport has. The bytes that it has moved.
     fn cancel_here(&mut self, token: WorkToken) -> Option<u64> {
-        match self.dialled.cancel(token) {
+        match self.windows.dialled.cancel(token) {
             true => Some(0),
             false => self.copies.cancel(token),
         }

@@ -6,7 +6,8 @@ use ringbell_nic_abi::{
     Completion, Descriptor, Flags, GpuVa, Opcode, PdId, SessionId, Status, WorkQueueEntry,
 };
 
-use super::one_sided::{Ready, Remote, Way};
+use super::dialled::Remote;
+use super::one_sided::{Ready, Way};
 use super::streams::Conn;
 use super::Core;
 use crate::engine::Direction;
@@ -358,7 +359,7 @@ impl Core {
             }
             Way::Dialled(comm, rank, remote) => {
                 let token = self.outstanding.insert(work);
-                self.dialled.put(comm, rank, token, remote);
+                self.windows.dialled.put(comm, rank, token, remote);
                 self.collectives.want(comm, rank);
                 self.is_due = true;
             }
@@ -382,7 +383,7 @@ impl Core {
     /// Posts the operations whose rank has been dialled, and ends those whose rank is gone.
     #[cold]
     pub(super) fn post_dialled(&mut self) {
-        for (token, way) in self.dialled.take(&self.collectives) {
+        for (token, way) in self.windows.dialled.take(&self.collectives) {
             match way {
                 Ok((conn, remote)) => {
                     if let Some(work) = self.outstanding.get_mut(token) {

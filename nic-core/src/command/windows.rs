@@ -4,7 +4,7 @@
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Rkey, Status, WindowPart};
 use rustc_hash::FxHashMap;
 
-use super::dialled::{self, Dialled};
+use super::dialled::{link_to, Dialled};
 use super::refusal::Refusal;
 use super::streams::Conn;
 use crate::collective::{Collectives, CommError};
@@ -54,6 +54,8 @@ pub(crate) struct Windows {
     /// The last number of each communicator: none is used twice, so that a freed window's is
     /// refused.
     last: FxHashMap<CommId, u16>,
+    /// Operations on ranks that are dialled.
+    pub(super) dialled: Dialled,
 }
 
 impl Windows {
@@ -96,7 +98,7 @@ impl Windows {
     /// The place that a descriptor names. `len`: bytes of the operation there.
     pub(super) fn place(
         &self,
-        (collectives, waiting): (&Collectives, &Dialled),
+        collectives: &Collectives,
         pd: PdId,
         d: &Descriptor,
         len: u64,
@@ -119,9 +121,9 @@ impl Windows {
         }
         let to = match collectives.table.shape_of(slot).0 == rank {
             true => To::Own,
-            false => match dialled::link_to(collectives, slot, rank)? {
+            false => match link_to(collectives, slot, rank)? {
                 // Those that wait go first.
-                Some(conn) if !waiting.has(id, rank) => To::Peer(conn),
+                Some(conn) if !self.dialled.has(id, rank) => To::Peer(conn),
                 _ => To::Dialled(id, rank),
             },
         };

@@ -1,11 +1,11 @@
 //! The neighbour table: which hardware address an IPv4 address has at a port (RFC 826), for all
 //! connections.
 //!
-//! An address is asked for at most [`TRIES`] times, soon at first, since a request or its answer may
-//! be lost; after a second its connections fail with `HostUnreachable`. An answer is accepted after a request, or for an address in the table
-//! already (a host that moved announces its new MAC address); unsolicited ones add no entry. An
-//! entry is asked for again when nothing has confirmed it for long, and at once when packets over
-//! it are repeated without an answer.
+//! An address is asked for at most [`TRIES`] times, soon at first, since a request or its answer
+//! may be lost; after a second its connections fail with `HostUnreachable`. An answer is accepted
+//! after a request, or for an address in the table already (a host that moved announces its new MAC
+//! address); unsolicited ones add no entry. An entry is asked for again when nothing has confirmed
+//! it for long, and at once when packets over it are repeated without an answer.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
