@@ -110,11 +110,13 @@ typedef struct rb_comm_config {
     uint64_t trees;              /* 1: what goes to several ranks over a mesh goes by trees of copies. RB_CONFIG_ZERO: not */
     /* Since version 7. */
     uint64_t host_ranks;         /* consecutive ranks that share a host, for RB_ALGO_HIERARCHICAL and AUTO. As found out when the ranks meet */
+    /* Since version 8. */
+    uint64_t linked_ranks;       /* up to so many ranks, each has a link to every other from the start. 256 on one host, 64 on several */
 } rb_comm_config;
 
-#define RB_COMM_CONFIG_VERSION 7u
+#define RB_COMM_CONFIG_VERSION 8u
 #define RB_CONFIG_ZERO 18446744073709551615u /* the number 0 where 0 itself would be the default */
-#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Makes the communicator of a job: this is rank `rank` of `ranks`. Every rank calls it; it returns when all
  * have come, or with RB_ERR_JOB and the ranks that did not. One thread that is several ranks, with a

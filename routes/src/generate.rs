@@ -306,7 +306,8 @@ impl Asked<'_> {
             GenerateError::Form { .. } => self.form(),
             other => other,
         })?;
-        if degree >= n || degree > MAX_PORTS || n * degree % 2 == 1 {
+        let is_odd = n % 2 == 1 && degree % 2 == 1;
+        if degree >= n || degree > MAX_PORTS || is_odd {
             return Err(self.refused(format!(
                 "no network of {n} nodes has {degree} wires at each; fewer wires than nodes, at \
                  most {MAX_PORTS}, and an even number of ends of wires"
@@ -460,6 +461,8 @@ mod tests {
             ("dragonfly:18446744073709551615x9", "more than 1024 nodes"),
             ("dragonfly:0x3", "neither number may be 0"),
             ("random:5x3", "an even number"),
+            ("random:18446744073709551615x3", "an even number"),
+            ("random:18446744073709551614x3", "more than 1024 nodes"),
             ("random:4x4", "fewer wires than nodes"),
             ("random:6x1", "was connected"),
             ("random:6x3@", "write `random:NxDEGREE[@SEED]`"),

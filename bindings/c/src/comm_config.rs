@@ -10,7 +10,7 @@ use ringbell::comm::CollectiveSettings;
 use ringbell::CommOptions;
 
 /// `RB_COMM_CONFIG_VERSION`
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 /// `RB_CONFIG_ZERO`
 const ZERO: u64 = u64::MAX;
 
@@ -29,19 +29,21 @@ pub(super) struct Config {
     block_queues: u64,
     trees: u64,
     host_ranks: u64,
+    linked_ranks: u64,
 }
 
 /// Settings before `block_queues`: each is a field of `rb_comm_config`, in this order.
-const SETTINGS: usize = CollectiveSettings::NAMES.len() - 2;
+const SETTINGS: usize = CollectiveSettings::NAMES.len() - 3;
 /// Bytes of the structure's first version, without settings, of the second, without the last two,
 /// of the third, without the last one, of the fourth, without queues for blocks, of the fifth,
-/// without trees, and of the sixth, without ranks of a host.
+/// without trees, of the sixth, without ranks of a host, and of the seventh, without linked ranks.
 const FIRST: usize = std::mem::offset_of!(Config, settings);
 const SECOND: usize = FOURTH - 2 * size_of::<u64>();
 const THIRD: usize = FOURTH - size_of::<u64>();
 const FOURTH: usize = std::mem::offset_of!(Config, block_queues);
 const FIFTH: usize = std::mem::offset_of!(Config, trees);
 const SIXTH: usize = std::mem::offset_of!(Config, host_ranks);
+const SEVENTH: usize = std::mem::offset_of!(Config, linked_ranks);
 
 /// # Safety
 /// `config` is null, or valid for as many bytes as its `size` says.
@@ -52,7 +54,7 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
     }
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
-    let known = [FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH];
+    let known = [FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH];
     if !known.contains(&size) && size != size_of::<Config>() {
         return Err(Failure::argument(format!(
             "config->size is {size}, not {} = sizeof(rb_comm_config); begin with RB_COMM_CONFIG_INITIALIZER, and build against the header of this library",
@@ -88,7 +90,8 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
             Failure::argument(format!("config->port is {}; ports end at 65,535", c.port))
         })?;
     }
-    let values = c.settings.into_iter().chain([c.trees, c.host_ranks]);
+    let appended = [c.trees, c.host_ranks, c.linked_ranks];
+    let values = c.settings.into_iter().chain(appended);
     for (name, value) in CollectiveSettings::NAMES.into_iter().zip(values) {
         let value = match value {
             0 => continue,
@@ -165,10 +168,11 @@ mod tests {
         c.settings[field("segment_bytes")] = 4096;
         c.settings[field("gather_tree")] = 7;
         c.trees = ZERO;
-        c.host_ranks = 4;
+        (c.host_ranks, c.linked_ranks) = (4, 9);
         let o = read(&c).expect("valid");
         assert!(!o.settings.direct && !o.settings.trees);
         assert_eq!((o.settings.segment_bytes, o.settings.host_ranks), (4096, 4));
+        assert_eq!(o.settings.linked_ranks, 9);
         assert_eq!(o.settings.thresholds.gather_tree, 7);
     }
 
@@ -193,6 +197,7 @@ mod tests {
             (FOURTH, true, false),
             (FIFTH, true, false),
             (SIXTH, true, false),
+            (SEVENTH, true, false),
             (size_of::<Config>(), true, false),
         ] {
             c.size = size;

@@ -768,7 +768,7 @@ int main(int argc, char **argv) {
         return process((uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]), (uint32_t)atoi(argv[5]), &id);
     }
     if (argc != 2) return 100;
-    CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 200 && sizeof(rb_done) == 16);
+    CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 208 && sizeof(rb_done) == 16);
     CHECK(sizeof(rb_operation) == 88 && offsetof(rb_operation, src) == 40 && offsetof(rb_operation, after) == 72);
     CHECK(sizeof(rb_comm) == 112 && offsetof(rb_comm, block_queues) == 96 && offsetof(rb_comm, comm) == 80);
     threads(argv[1]);
