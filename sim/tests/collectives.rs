@@ -103,13 +103,18 @@ fn ranks_that_still_wait_are_named() {
 #[test]
 fn the_memory_of_a_plan_grows_with_pairs_of_ranks_and_with_sizes() {
     let of = |ranks, bytes| memory(&plan(ranks, bytes)).unwrap();
-    assert!(of(256, 1 << 10) > 3 * of(128, 1 << 10));
-    // By a ring, ranks of large communicators have few links.
-    let pairwise = Plan {
-        algo: Algorithm::Pairwise,
-        ..plan(1024, 1 << 10)
+    let pairwise = |ranks| {
+        let algo = Algorithm::Pairwise;
+        let plan = Plan {
+            algo,
+            ..plan(ranks, 1 << 10)
+        };
+        memory(&plan).unwrap()
     };
-    assert!(of(1024, 1 << 10) < memory(&pairwise).unwrap() / 4);
+    assert!(pairwise(256) > 3 * pairwise(128));
+    // By a ring, ranks of large communicators have few links.
+    assert!(of(1024, 1 << 10) < pairwise(1024) / 4);
+    assert!(of(256, 1 << 10) < pairwise(256) / 2);
     assert!(of(8, 64 << 20) - of(8, 32 << 20) >= 8 * 2 * (32 << 20));
 }
 
