@@ -339,6 +339,7 @@ impl Core {
     }
 
     /// A one-sided operation that has been checked.
+    #[inline]
     pub(super) fn begin_one_sided(&mut self, permit: Permit, d: &Descriptor, mut ready: Ready) {
         let slot = match d.flags.contains(Flags::SYMMETRIC) {
             true => u32::MAX,
@@ -366,6 +367,7 @@ impl Core {
         }
     }
 
+    #[inline]
     fn post_remote(&mut self, (t, conn): Conn, token: WorkToken, remote: &Remote) {
         let transport = &mut self.streams.transports[t];
         let posted = transport.post_remote(conn, remote.work(token));

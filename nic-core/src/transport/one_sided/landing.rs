@@ -10,6 +10,8 @@ pub(in crate::transport) struct Landing {
     is_new: bool,
     /// A place in the memory's order, behind what was written before.
     mark: Option<u64>,
+    /// The memory has none: bytes are in place as soon as they are written.
+    is_direct: bool,
 }
 
 impl Landing {
@@ -22,8 +24,15 @@ impl Landing {
     /// Whether all bytes are in place. If not, the caller asks again in a later step.
     #[inline]
     pub(in crate::transport) fn is_over(&mut self, dma: &mut dyn DmaAccess) -> bool {
+        let is_idle = !self.is_new && self.mark.is_none();
+        self.is_direct || is_idle || self.look(dma)
+    }
+
+    #[inline(never)]
+    fn look(&mut self, dma: &mut dyn DmaAccess) -> bool {
         if std::mem::take(&mut self.is_new) {
             self.mark = dma.mark();
+            self.is_direct = self.mark.is_none();
         }
         self.mark = self.mark.filter(|mark| !dma.has_landed(*mark));
         self.mark.is_none()

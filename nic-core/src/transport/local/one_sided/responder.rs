@@ -171,7 +171,7 @@ pub(super) fn serve(peer: u32, r: &mut Responder, io: &mut In<'_, '_>) -> Fill {
                 }
             }
             OneSidedPacket::Atomic { .. } => {
-                // Whoever sees its value sees what was put before it.
+                // A reader of its value sees what was put before it.
                 if !r.landing.is_over(io.data.dma) {
                     return Fill::Later;
                 }
