@@ -21,6 +21,8 @@ TARGETS = sorted(path.stem for path in (ROOT / "fuzz/fuzz_targets").iterdir())
 FLAGS = "-seed=1 -timeout=20 -rss_limit_mb=2048 -close_fd_mask=1 -print_final_stats=1".split()
 #: Seconds for each target; of those without guidance in CI, where more of them find little more.
 SECONDS, BLIND_SECONDS = 10, 5
+#: Seconds by which a target may be late: libFuzzer's limit of one input, and its start.
+OVERTIME = 120
 #: Longest time of a build.
 LIMIT = 3600
 NIGHTLY = ["rustup", "run", "nightly", "cargo", "fuzz"]
@@ -63,7 +65,12 @@ def one(name: str, programs: Path, options: argparse.Namespace) -> None:
     where = [f"-max_total_time={options.seconds}", f"-artifact_prefix={WORK}/{name}-", found, seeds]
     with open(log, "w") as file:
         command = [programs / name, *FLAGS, *where]
-        ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=file)
+        # It ends itself, unless it hangs where libFuzzer's own limits do not reach.
+        limit = options.seconds + OVERTIME
+        try:
+            ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=file, timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{name} had not ended after {limit} s; its log is {log}") from None
     said = log.read_text(errors="replace")
     if ended.returncode != 0:
         tail = "\n".join(said.splitlines()[-40:])

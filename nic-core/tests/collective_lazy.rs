@@ -3,27 +3,12 @@
 
 use crate::collective_support;
 
-use std::time::Duration;
-
-use collective_support::{Call, Rng, Wire, World};
+use collective_support::{lazy, Call, Rng, Wire, World};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
 use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::types::CommId;
 
 const MS: u64 = 1_000_000;
-
-/// No communicator has all its links.
-fn lazy() -> CollectiveSettings {
-    CollectiveSettings {
-        segment_bytes: 1024,
-        eager_max: 512,
-        eager_buffers: 2,
-        scratch_bytes: 64 << 10,
-        linked_ranks: 1,
-        connect_timeout: Duration::from_millis(200),
-        ..CollectiveSettings::default()
-    }
-}
 
 /// Ranks to which a rank has a link.
 fn links(w: &World, rank: usize) -> usize {

@@ -20,20 +20,16 @@ const OWN: u64 = 8192;
 /// The word of the window that all ranks add to.
 const SUM: u64 = 2048;
 
+/// As other tests of few links; `iwarp` needs real time to meet.
 fn lazy() -> CollectiveSettings {
     CollectiveSettings {
-        segment_bytes: 1024,
-        eager_max: 512,
-        eager_buffers: 2,
-        scratch_bytes: 64 << 10,
-        linked_ranks: 1,
         connect_timeout: Duration::from_secs(30),
-        ..CollectiveSettings::default()
+        ..collective_support::lazy()
     }
 }
 
-/// Ranks with a window, and its number. One in two grants its memory before the others can know
-/// its key, as the SDK does.
+/// Ranks with a window, and its number. Each grants its memory before the others can know its key,
+/// as the SDK does.
 fn windows(ranks: usize, wire: Wire) -> (World, u16) {
     let ether = Ether {
         access: Access::REMOTE,
@@ -226,13 +222,8 @@ fn operations_that_wait_for_a_link_can_end_before_it_is_there() {
             }
         };
         let ends: Vec<_> = w.settle(&tickets);
-        for (n, c) in ends.iter().enumerate() {
-            let status = if n == 0 && how == 0 {
-                Status::TimedOut
-            } else {
-                expected.0
-            };
-            assert_eq!((c.status, c.detail), (status, expected.1), "{how}: {c:?}");
+        for c in ends {
+            assert_eq!((c.status, c.detail), expected, "{how}: {c:?}");
         }
         let c = w.host(0).nic.counters();
         assert_eq!(c.accepted, c.retired, "{how}");

@@ -14,8 +14,14 @@ use ringbell_nic_core::HostBuffer;
 
 /// Two NICs; peers may do everything in the second's memory, under the key returned.
 fn pair(via: Via, dir: &TempDir) -> (Host, Host, Rkey) {
+    pair_over(via, dir, None)
+}
+
+/// The same; with a seed the second's memory takes bytes late.
+fn pair_over(via: Via, dir: &TempDir, slow: Option<u64>) -> (Host, Host, Rkey) {
     let target = Setup {
         access: Access::REMOTE,
+        slow,
         ..Setup::new(dir, 2)
     };
     let [a, b] = via.hosts([Setup::new(dir, 1), target]);
@@ -31,23 +37,11 @@ over_each!(
     words_follow_the_bytes_of_late_memory,
 );
 
-/// As `pair`, and the second's memory takes bytes late.
-fn late_pair(via: Via, dir: &TempDir, seed: u64) -> (Host, Host, Rkey) {
-    let target = Setup {
-        access: Access::REMOTE,
-        slow: Some(seed),
-        ..Setup::new(dir, 2)
-    };
-    let [a, b] = via.hosts([Setup::new(dir, 1), target]);
-    let rkey = b.rkey();
-    (a, b, rkey)
-}
-
 /// Puts of all lengths, several under way; each one's bytes are compared when it has ended.
 pub(crate) fn a_put_to_late_memory_ends_with_its_bytes_in_place(via: Via) {
     for seed in 0..8 {
         let dir = TempDir::new();
-        let (a, b, rkey) = late_pair(via, &dir, seed);
+        let (a, b, rkey) = pair_over(via, &dir, Some(seed));
         let hosts = [&a, &b];
         let (s, _) = connected(&hosts, 0, 1, 7);
         let mut rng = Rng::new(seed);
@@ -88,7 +82,7 @@ pub(crate) fn words_follow_the_bytes_of_late_memory(via: Via) {
     };
     for seed in 0..30 {
         let dir = TempDir::new();
-        let (a, b, rkey) = late_pair(via, &dir, seed);
+        let (a, b, rkey) = pair_over(via, &dir, Some(seed));
         let hosts = [&a, &b];
         let (s, _) = connected(&hosts, 0, 1, 7);
         let mut rng = Rng::new(seed);

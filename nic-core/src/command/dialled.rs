@@ -92,15 +92,15 @@ impl Dialled {
 
     /// Takes the operations whose rank has a link now, or will not have one.
     pub(super) fn take(&mut self, collectives: &Collectives) -> Vec<Next> {
-        let goes_on = |w: &mut Waiting| !matches!(w.to(collectives), Ok(None));
-        let ready = self.waiting.extract_if(.., goes_on);
-        let next = ready.map(|w| {
-            let to = w.to(collectives);
-            let gone = (Status::PeerFailed, w.rank.into());
-            let way = to.and_then(|conn| conn.ok_or(gone));
-            (w.token, way.map(|conn| (conn, w.remote)))
-        });
-        next.collect()
+        let mut next = Vec::new();
+        for w in std::mem::take(&mut self.waiting) {
+            match w.to(collectives) {
+                Ok(None) => self.waiting.push(w),
+                Ok(Some(conn)) => next.push((w.token, Ok((conn, w.remote)))),
+                Err(gone) => next.push((w.token, Err(gone))),
+            }
+        }
+        next
     }
 }
 

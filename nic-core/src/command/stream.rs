@@ -360,8 +360,11 @@ impl Core {
             }
             Way::Dialled(comm, rank, remote) => {
                 let token = self.outstanding.insert(work);
+                // The others are behind it; the link may be there by now.
+                if !self.windows.dialled.has(comm, rank) {
+                    self.collectives.want(comm, rank);
+                }
                 self.windows.dialled.put(comm, rank, token, remote);
-                self.collectives.want(comm, rank);
                 self.is_due = true;
             }
         }

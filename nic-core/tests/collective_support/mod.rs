@@ -52,6 +52,19 @@ pub enum Wire {
 
 pub const FABRIC_PORT: u16 = 7117;
 
+/// No communicator has all its links.
+pub fn lazy() -> CollectiveSettings {
+    CollectiveSettings {
+        segment_bytes: 1024,
+        eager_max: 512,
+        eager_buffers: 2,
+        scratch_bytes: 64 << 10,
+        linked_ranks: 1,
+        connect_timeout: Duration::from_millis(200),
+        ..CollectiveSettings::default()
+    }
+}
+
 /// A small generator (SplitMix64).
 #[derive(Clone)]
 pub struct Rng(pub u64);
