@@ -14,13 +14,17 @@
 //!
 //! `"torus": [2, 4]` or `"mesh": [2, 4]` says that the wires form one, with the ports of
 //! [`Shape::Grid`]: it is checked, and allows routes by dimension.
+//!
+//! A text that does not begin with `{` is one of htsim's fat trees (`htsim.rs`).
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::generate::generate;
+use crate::htsim;
 use crate::topology::{Builder, PortOf, Role, Shape, Topology, TopologyError, Wire, MAX_PORTS};
 
 /// Ports of a node in SMI's list: as many as the mesh takes.
@@ -62,6 +66,9 @@ impl From<serde_json::Error> for FileError {
 /// # Errors
 /// [`FileError`]: no JSON, another structure, or a rule of [`TopologyError`] that it breaks.
 pub fn parse(name: &str, text: &str) -> Result<Topology, FileError> {
+    if htsim::is_htsim(text) {
+        return htsim::parse(name, text);
+    }
     let mut json = serde_json::Deserializer::from_str(text);
     let file = json.deserialize_map(FileVisitor { name })?;
     json.end()?;
@@ -73,7 +80,7 @@ struct File {
     builder: Builder,
     form: Option<Form>,
     /// The nodes that `nodes` or `fpgas` lists; with such a list, wires name no others.
-    listed: Option<Vec<String>>,
+    listed: Option<BTreeSet<String>>,
     grid: Option<(Vec<usize>, bool)>,
 }
 
@@ -132,10 +139,9 @@ impl File {
     fn list(&mut self, name: &str, role: Role) -> Result<(), String> {
         checked_name(name)?;
         let listed = self.listed.get_or_insert_default();
-        if listed.iter().any(|n| n == name) {
+        if !listed.insert(name.into()) {
             return Err(TopologyError::NameTwice(name.into()).to_string());
         }
-        listed.push(name.into());
         if self.builder.named(name).is_err() {
             self.builder.node(name, role).map_err(|e| e.to_string())?;
         }

@@ -7,7 +7,7 @@ use std::hash::Hasher as _;
 use siphasher::sip::SipHasher24;
 
 use crate::topology::{
-    Builder, NodeId, Role, Shape, Topology, TopologyError, MAX_NODES, MAX_PORTS,
+    Builder, NodeId, Role, Shape, Topology, TopologyError, MAX_NODES, MAX_PORTS, MAX_ROUTED_NODES,
 };
 
 /// The generators, with their arguments, for messages and help.
@@ -181,10 +181,19 @@ impl Asked<'_> {
         Ok(sizes)
     }
 
-    /// A builder with so many ends, or `None` where their number is beyond all numbers.
+    /// A builder with so many ends that forward; `None`: their number is beyond all numbers.
     fn ends(&self, count: Option<usize>) -> Result<(Builder, Vec<NodeId>), GenerateError> {
-        let count = count.filter(|n| *n <= MAX_NODES);
-        let count = count.ok_or_else(|| self.broken(TopologyError::TooManyNodes))?;
+        self.at_most(MAX_ROUTED_NODES, count)
+    }
+
+    /// A builder with so many ends, which are at most `limit`.
+    fn at_most(
+        &self,
+        limit: usize,
+        count: Option<usize>,
+    ) -> Result<(Builder, Vec<NodeId>), GenerateError> {
+        let too_many = || self.broken(TopologyError::TooManyNodes { limit });
+        let count = count.filter(|n| *n <= limit).ok_or_else(too_many)?;
         let mut builder = Builder::new(self.text, MAX_PORTS);
         let nodes = (0..count).map(|n| builder.node(&format!("n{n}"), Role::End));
         let nodes = nodes.collect::<Result<_, _>>();
@@ -233,7 +242,7 @@ impl Asked<'_> {
     fn fat_tree(&self) -> Result<Topology, GenerateError> {
         let (k, levels) = self.two()?;
         let power = |n: usize| product(std::iter::repeat_n(k, n.min(MAX_NODES)));
-        let (mut builder, ends) = self.ends(power(levels))?;
+        let (mut builder, ends) = self.at_most(MAX_NODES, power(levels))?;
         let width = ends.len() / k;
         let mut switches = Vec::with_capacity(levels * width);
         for s in 0..levels * width {
@@ -456,8 +465,8 @@ mod tests {
             ("hypercube:4294967296", "more than 1024 nodes"),
             ("fat-tree:1x900", "with a rank"),
             ("fat-tree:65x1", "has no port"),
-            ("fat-tree:32x2", "more than 1024 nodes"),
-            ("fat-tree:9x99999999999999", "more than 1024 nodes"),
+            ("fat-tree:26x3", "more than 16384 nodes"),
+            ("fat-tree:9x99999999999999", "more than 16384 nodes"),
             ("dragonfly:18446744073709551615x9", "more than 1024 nodes"),
             ("dragonfly:0x3", "neither number may be 0"),
             ("random:5x3", "an even number"),

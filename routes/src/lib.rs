@@ -23,6 +23,7 @@ pub mod check;
 pub mod document;
 pub mod file;
 pub mod generate;
+mod htsim;
 mod layers;
 pub mod load;
 pub mod named;

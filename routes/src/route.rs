@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::proof::{self, Circle, Proof};
 use crate::tables::Tables;
-use crate::topology::Topology;
+use crate::topology::{Topology, MAX_ROUTED_NODES};
 use crate::{bubble, layers, nue, paths};
 
 /// Channels of a wire that a NIC has unless it says otherwise: as many as InfiniBand's data lanes
@@ -76,6 +76,12 @@ pub enum RouteError {
     /// The network is neither a ring nor a torus.
     #[error("bubble flow control needs a ring or a torus whose form is known")]
     NoTorus,
+    /// Tables of the network would be too large.
+    #[error("{nodes} nodes: routes are made for at most {MAX_ROUTED_NODES}")]
+    TooManyNodes {
+        /// Its nodes.
+        nodes: usize,
+    },
 }
 
 /// Tables with the argument that they cannot deadlock.
@@ -155,6 +161,10 @@ fn by_keeping(
     algorithm: Algorithm,
     keep: Option<&Tables>,
 ) -> Result<Routes, RouteError> {
+    let nodes = topology.nodes().len();
+    if nodes > MAX_ROUTED_NODES {
+        return Err(RouteError::TooManyNodes { nodes });
+    }
     let channels = channels.min(MAX_CHANNELS);
     let fits = |needed: usize| match needed <= channels {
         true => Ok(()),

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 /// Ports that a NIC can have.
 pub const MAX_PORTS: usize = 64;
-/// Nodes of a network; tables and proofs grow with their square.
-pub const MAX_NODES: usize = 1024;
+/// Nodes of a network.
+pub const MAX_NODES: usize = 16_384;
+/// Nodes of one whose routes are made: tables and proofs grow with their square.
+pub const MAX_ROUTED_NODES: usize = 1024;
 
 /// A node, by its position among the nodes of its topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,8 +147,11 @@ pub enum TopologyError {
         limit: usize,
     },
     /// There are too many nodes.
-    #[error("more than {MAX_NODES} nodes")]
-    TooManyNodes,
+    #[error("more than {limit} nodes")]
+    TooManyNodes {
+        /// Nodes that this network may have.
+        limit: usize,
+    },
     /// Two nodes have one name.
     #[error("two nodes are named {0}")]
     NameTwice(String),
@@ -346,7 +351,7 @@ impl Builder {
             return Err(TopologyError::NameTwice(name.into()));
         }
         if self.nodes.len() == MAX_NODES {
-            return Err(TopologyError::TooManyNodes);
+            return Err(TopologyError::TooManyNodes { limit: MAX_NODES });
         }
         let id = NodeId(self.nodes.len() as u16);
         self.by_name.insert(name.into(), id);

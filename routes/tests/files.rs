@@ -129,11 +129,11 @@ fn what_is_wrong_is_named_with_its_line() {
 
 #[test]
 fn a_large_file_ends_at_the_limit() {
-    let wires: Vec<String> = (0..1024)
+    let wires: Vec<String> = (0..16_384)
         .map(|n| format!("\"a{n}:0\": \"a{}:1\"", n + 1))
         .collect();
     let refused = parse("file", &format!("{{{}}}", wires.join(","))).expect_err("too many");
-    assert!(refused.why.contains("more than 1024 nodes"), "{refused}");
+    assert!(refused.why.contains("more than 16384 nodes"), "{refused}");
     let deep = "[".repeat(100_000);
     assert!(parse("file", &format!("{{\"torus\": {deep}")).is_err());
 }

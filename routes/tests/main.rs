@@ -8,6 +8,7 @@ mod common;
 mod accepted;
 mod drain;
 mod files;
+mod htsim;
 mod mutated;
 mod opensm;
 mod trees;

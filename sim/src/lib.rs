@@ -39,7 +39,7 @@ pub use kernel::{
 };
 pub use profile::Profile;
 pub use replay::{
-    goal_memory, run_goal, run_goal_watched, GoalPlan, GoalReport, GoalTrouble, Operation,
+    goal_memory, run_goal, run_goal_watched, Delivery, GoalPlan, GoalReport, GoalTrouble, Operation,
 };
 pub use report::{Counts, Failure, Measured, Plan, Report};
 pub use ringbell_cuda_kernels::LaunchShape;

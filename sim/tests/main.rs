@@ -7,6 +7,7 @@ mod bytes;
 mod captures;
 mod closed_form;
 mod collectives;
+mod connections;
 mod faults;
 mod goal;
 mod grammar;

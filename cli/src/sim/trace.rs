@@ -1,4 +1,4 @@
-//! `ringbell sim trace`: a schedule in GOAL on a cluster in virtual time.
+//! `ringbell sim trace`: a schedule on a cluster in virtual time.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use ringbell_sim::goal::Schedule;
-use ringbell_sim::{GoalPlan, GoalReport, GoalTrouble, Operation};
+use ringbell_sim::{Delivery, GoalPlan, GoalReport, GoalTrouble, Operation};
 use serde_json::{json, Value};
 
 use super::cluster::ClusterArgs;
@@ -22,8 +22,8 @@ const SHOWN: usize = 20;
 /// Arguments of `ringbell sim trace`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A schedule in GOAL, the text that LogGOPSim's txt2bin and ATLAHS read; its `num_ranks` is
-    /// the number of ranks
+    /// A schedule in GOAL, the text that LogGOPSim's txt2bin and ATLAHS read, or a connection matrix
+    /// of htsim (.cm). Its `num_ranks` or `Nodes` is the number of ranks
     file: PathBuf,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
 fn plan(args: &Args) -> Result<GoalPlan> {
     let name = args.file.display().to_string();
     let text = fs::read_to_string(&args.file).map_err(|e| {
-        let advice = "give a file of text in GOAL; docs/simulator.md has an example";
+        let advice = "give a file of text in GOAL, or a connection matrix of htsim; docs/simulator.md has examples";
         Problem::new(Exit::Usage, format!("cannot read {name}: {e}"), advice)
     })?;
     let schedule = Schedule::parse(&name, &text).map_err(|e| {
@@ -89,6 +89,16 @@ fn text(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Strin
         report.bytes,
         report.wrong
     );
+    if let Some([least, median, late, most]) = took(report) {
+        let _ = writeln!(
+            out,
+            "# a message took {:.3} us at least, {:.3} in the median, {:.3} of 99%, {:.3} at most",
+            us(least),
+            us(median),
+            us(late),
+            us(most)
+        );
+    }
     if report.waited > 0 {
         let _ = writeln!(
             out,
@@ -100,6 +110,15 @@ fn text(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Strin
         out += &fault::text_of_rank_ends(ends);
     }
     out + &words::foot(&report.counts, wall_s)
+}
+
+/// What a message took, from the begin of its send until its receiver's host has seen its end: the
+/// least, the median, of 99% and the most, in nanoseconds. None without messages.
+fn took(report: &GoalReport) -> Option<[u64; 4]> {
+    let mut all: Vec<u64> = report.deliveries.iter().map(|d| d.took_ns).collect();
+    all.sort_unstable();
+    let last = all.len().checked_sub(1)?;
+    Some([0, last / 2, (all.len() * 99).div_ceil(100) - 1, last].map(|i| all[i]))
 }
 
 /// What went wrong.
@@ -158,17 +177,30 @@ fn list(all: &[Operation]) -> String {
 
 fn json(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Value {
     let own = json!({
-        "goal": args.file.display().to_string(),
+        "file": args.file.display().to_string(),
         "time_us": us(report.time_ns),
         "ends_us": report.ends_ns.iter().map(|ns| us(*ns)).collect::<Vec<_>>(),
         "messages": report.messages,
         "bytes": report.bytes,
         "wrong": report.wrong,
         "waited": report.waited,
+        "deliveries": report.deliveries.iter().map(json_of_delivery).collect::<Vec<_>>(),
         "trouble": report.trouble.as_ref().map(json_of_trouble),
     });
     let own = words::json_of_counts(own, &report.counts, wall_s);
     words::json(&plan.cluster, own)
+}
+
+fn json_of_delivery(d: &Delivery) -> Value {
+    let [from, to] = d.ends;
+    json!({
+        "from": from,
+        "to": to,
+        "line": d.line,
+        "bytes": d.bytes,
+        "begin_us": us(d.begin_ns),
+        "took_us": us(d.took_ns),
+    })
 }
 
 fn json_of_trouble(trouble: &GoalTrouble) -> Value {

@@ -2,8 +2,9 @@
 //!
 //! A [`Schedule`] has the operations of each rank: sends, receives and calculations, and which of
 //! them wait for others of their rank. [`Schedule::parse`] reads the text as LogGOPSim's `txt2bin`
-//! does; a schedule is written as such a text.
+//! does; a schedule is written as such a text. It reads htsim's [`connections`] as well.
 
+mod connections;
 mod needs;
 mod parse;
 mod schedule;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::super::FileError;
+use super::connections;
 use super::needs::{circle, Need};
 use super::schedule::{Op, Schedule, Work};
 
@@ -29,11 +30,15 @@ enum Token<'t> {
 type Placed<'t> = (Token<'t>, usize);
 
 impl Schedule {
-    /// Reads a text; `name` is what errors call it.
+    /// Reads a text in GOAL, or htsim's connections where it begins as they do (`Nodes`); `name` is
+    /// what errors call it.
     ///
     /// # Errors
     /// [`FileError`]: what is wrong, and what was expected.
     pub fn parse(name: &str, text: &str) -> Result<Schedule, FileError> {
+        if connections::is_connections(text) {
+            return connections::parse(name, text);
+        }
         let parser = Parser {
             name,
             text,

@@ -55,6 +55,8 @@ pub(super) struct Endpoint {
     pub(super) too_long: Vec<(u32, Sent, u32)>,
     /// Operations that have ended, until the host takes them.
     ended: Vec<u32>,
+    /// By receive, until the host has seen its end: the message that it has met.
+    met: HashMap<u32, (usize, Sent)>,
 }
 
 impl Endpoint {
@@ -77,7 +79,13 @@ impl Endpoint {
             waited: 0,
             too_long: Vec::new(),
             ended: Vec::new(),
+            met: HashMap::new(),
         }
+    }
+
+    /// The message that a receive has met: its sender, and what was sent.
+    pub(super) fn take_met(&mut self, op: u32) -> Option<(usize, Sent)> {
+        self.met.remove(&op)
     }
 
     /// Takes what has ended.
@@ -201,6 +209,9 @@ impl Endpoint {
             (MessageEvent::Met { found, here, .. }, Pending::Receive(op)) => {
                 self.unmet -= 1;
                 let sent = ledger.met(self.rank, &found);
+                if let Some(sent) = sent {
+                    self.met.insert(op, (found.from as usize, sent));
+                }
                 if let (Work::Recv { bytes, .. }, Some(sent)) = (ops[op as usize].work, sent) {
                     if bytes < sent.bytes {
                         self.too_long.push((op, sent, found.from));

@@ -13,6 +13,6 @@ mod run;
 mod sizes;
 mod stuck;
 
-pub use self::report::{GoalPlan, GoalReport, GoalTrouble, Operation};
+pub use self::report::{Delivery, GoalPlan, GoalReport, GoalTrouble, Operation};
 pub use self::run::{run_goal, run_goal_watched};
 pub use self::sizes::goal_memory;

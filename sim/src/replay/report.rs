@@ -42,6 +42,21 @@ pub struct Operation {
     pub why: String,
 }
 
+/// A message that was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// Ranks of sender and receiver.
+    pub ends: [u32; 2],
+    /// Line of the send in the file; 0 where there is none.
+    pub line: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// When its send began, from the begin on.
+    pub begin_ns: u64,
+    /// From then until its receiver's host has seen its end: htsim's flow completion time.
+    pub took_ns: u64,
+}
+
 /// Why a schedule did not end well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GoalTrouble {
@@ -71,6 +86,8 @@ pub struct GoalReport {
     pub time_ns: u64,
     /// Messages that were received.
     pub messages: u64,
+    /// The same, in the order in which hosts have seen their ends.
+    pub deliveries: Vec<Delivery>,
     /// Their bytes.
     pub bytes: u64,
     /// Those of them that are not as they were sent.

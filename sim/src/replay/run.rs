@@ -3,9 +3,9 @@
 use ringbell_nic_abi::Status;
 
 use super::agenda::Agenda;
-use super::contents::{bytes_of, Ledger};
+use super::contents::{bytes_of, Ledger, Sent};
 use super::endpoint::Endpoint;
-use super::report::{GoalPlan, GoalReport, GoalTrouble, Operation};
+use super::report::{Delivery, GoalPlan, GoalReport, GoalTrouble, Operation};
 use super::room::Room;
 use super::sizes::Sizes;
 use crate::goal::Op;
@@ -75,6 +75,7 @@ pub(super) struct Replay<'p> {
     plan: &'p GoalPlan,
     pub(super) hosts: Vec<Host>,
     ledger: Ledger,
+    deliveries: Vec<Delivery>,
     /// Hosts that are not done, and what goes on at all of them.
     left: usize,
     moving: usize,
@@ -116,6 +117,7 @@ impl<'p> Replay<'p> {
             left: hosts.iter().filter(|h| !h.is_done()).count(),
             hosts,
             ledger: Ledger::new(plan.cluster.seed),
+            deliveries: Vec::new(),
             moving: 0,
             last: world.now(),
             due: 0,
@@ -190,11 +192,18 @@ impl<'p> Replay<'p> {
             host.see(now + completion);
             let moment = host.agenda.turn(ops, now);
             let mut goes_on = !moment.ended.is_empty();
+            host.end_ns = match goes_on {
+                true => world.since_begin(),
+                false => host.end_ns,
+            };
             for op in moment.ended {
-                let begun = host.agenda.begun(op);
+                let begun = self.hosts[rank].agenda.begun(op);
                 world.spent(rank, begun, || ops[op as usize].to_string());
-                host.end_ns = world.since_begin();
+                if let Some(met) = self.hosts[rank].endpoint.take_met(op) {
+                    self.delivered(world, rank, met);
+                }
             }
+            let host = &mut self.hosts[rank];
             moment.posts.iter().for_each(|op| host.endpoint.post(*op));
             let mut given = told;
             if given.is_ok() && host.endpoint.has_posts() {
@@ -228,6 +237,18 @@ impl<'p> Replay<'p> {
                 return;
             }
         }
+    }
+
+    /// A rank's host has seen the end of a message.
+    fn delivered(&mut self, world: &World, rank: usize, (from, sent): (usize, Sent)) {
+        let took_ns = (world.now() - self.hosts[from].agenda.begun(sent.op)) / 1_000;
+        self.deliveries.push(Delivery {
+            ends: [from as u32, rank as u32],
+            line: self.ops(from)[sent.op as usize].line,
+            bytes: sent.bytes,
+            begin_ns: world.since_begin().saturating_sub(took_ns),
+            took_ns,
+        });
     }
 
     /// A rank's messages have ended, perhaps before its last operation.
@@ -283,12 +304,13 @@ impl<'p> Replay<'p> {
         (!left.is_empty()).then_some(GoalTrouble::Unreceived(left))
     }
 
-    fn report(&self, world: &World, trouble: Option<GoalTrouble>) -> GoalReport {
+    fn report(self, world: &World, trouble: Option<GoalTrouble>) -> GoalReport {
         let ends_ns: Vec<u64> = self.hosts.iter().map(|h| h.end_ns).collect();
         GoalReport {
             time_ns: ends_ns.iter().copied().max().unwrap_or(0),
             ends_ns,
             messages: self.ledger.messages,
+            deliveries: self.deliveries,
             bytes: self.ledger.bytes,
             wrong: self.ledger.wrong,
             waited: self.hosts.iter().map(|h| h.endpoint.waited).sum(),
