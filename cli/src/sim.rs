@@ -62,7 +62,8 @@ enum Instead {
     /// Run a kernel of a CUDA file on each rank, in virtual time: `extern "C" __global__ void
     /// NAME(rb_comm comm, void *buffer, rb_u64 bytes)`
     Run(run::Args),
-    /// Run the sends, receives and calculations of a trace in GOAL (LogGOPSim, ATLAHS)
+    /// Run a trace: a schedule in GOAL (LogGOPSim, ATLAHS), connections of htsim, or Chakra's
+    /// execution traces
     Trace(trace::Args),
     /// Simulate figures of papers, with the papers' numbers beside ours
     Figures(figures::Args),

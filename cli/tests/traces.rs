@@ -158,3 +158,68 @@ fn the_program_of_a_collective_is_written_as_a_trace_and_runs() {
     ]);
     assert_eq!(out.status.code(), Some(2), "{out:?}");
 }
+
+#[test]
+fn a_connection_matrix_runs_on_its_tree_and_says_what_its_flows_took() {
+    let (dir, file) = written(
+        "Nodes 4\nConnections 2\n0->3 id 1 start 0 size 70000\n1->3 start 5000000 size 8\n",
+    );
+    let tree = dir.path().join("four.topo");
+    let text = "Nodes 4\nTiers 2\nPodsize 4\nTier 0\nDownlink_speed_Gbps 100\nRadix_Down 2\nRadix_Up 2\n\
+                Downlink_Latency_ns 1000\nTier 1\nDownlink_speed_Gbps 100\nRadix_Down 2\nDownlink_Latency_ns 1000\n";
+    std::fs::write(&tree, text).expect("written");
+    let tree = tree.to_str().expect("text");
+    let out = trace(&file, &["--topology", tree]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        text.contains("# network four: 4 hosts, 4 switches"),
+        "{text}"
+    );
+    assert!(text.contains("# a message took 4."), "{text}");
+    let out = trace(&file, &["--topology", tree, "--json"]);
+    let json: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let flows = json["deliveries"].as_array().expect("a list");
+    let late = flows.iter().find(|f| f["line"] == 4).expect("line 4");
+    assert_eq!(
+        (&late["from"], &late["to"]),
+        (&Value::from(1), &Value::from(3))
+    );
+    assert_eq!(late["begin_us"], 5.0);
+    let said = refused("Nodes 4\n0->4 start 0 size 8\n", &[], 2);
+    assert!(said.contains("t.goal:2:1: `0->4`, expected"), "{said}");
+}
+
+#[test]
+fn chakras_files_are_found_by_the_first_of_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    // An empty `GlobalMetadata`; then node 5, `sum`, a collective (7) with attributes comm_type 0
+    // and comm_size 4096.
+    let node = b"\x08\x05\x12\x03sum\x18\x07\x52\x0d\x0a\x09comm_type\x48\x00\x52\x0e\x0a\x09comm_size\x48\x80\x20";
+    let mut bytes = vec![0, node.len() as u8];
+    bytes.extend(node);
+    for rank in 0..3 {
+        let file = dir.path().join(format!("job.{rank}.et"));
+        std::fs::write(file, &bytes).expect("written");
+    }
+    let first = dir.path().join("job.0.et");
+    let out = trace(&first, &[]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        text.contains("0 messages, 0 bytes, 3 ends of collectives, 0 wrong"),
+        "{text}"
+    );
+    std::fs::write(dir.path().join("job.2.et"), &bytes[..9]).expect("written");
+    let out = trace(&first, &[]);
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        said.contains("job.2.et: no message at byte 1, or the file ends in it"),
+        "{said}"
+    );
+    std::fs::remove_file(dir.path().join("job.1.et")).expect("removed");
+    let out = trace(&first, &[]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.contains("job.1.et"), "{said}");
+}

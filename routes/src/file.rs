@@ -23,33 +23,13 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+pub use crate::file_error::FileError;
 use crate::generate::generate;
 use crate::htsim;
 use crate::topology::{Builder, PortOf, Role, Shape, Topology, TopologyError, Wire, MAX_PORTS};
 
 /// Ports of a node in SMI's list: as many as the mesh takes.
 pub const SMI_PORTS: usize = 8;
-
-/// Why a file gives no network.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {why}")]
-pub struct FileError {
-    /// Line of the text, from 1 on; 0 where the whole file is meant.
-    pub line: usize,
-    /// Column in it, in bytes from 1 on: the end of what is wrong.
-    pub column: usize,
-    /// What is wrong.
-    pub why: String,
-}
-
-impl FileError {
-    /// Of the file as a whole.
-    fn whole(why: impl fmt::Display) -> FileError {
-        let why = why.to_string();
-        let (line, column) = (0, 0);
-        FileError { line, column, why }
-    }
-}
 
 impl From<serde_json::Error> for FileError {
     fn from(error: serde_json::Error) -> FileError {

@@ -9,7 +9,7 @@
 
 use std::fmt::Display;
 
-use crate::file::FileError;
+use crate::file_error::FileError;
 use crate::topology::{Builder, NodeId, PortOf, Role, Topology, Wire, MAX_PORTS};
 
 /// Names of switches, by tier.
@@ -66,13 +66,6 @@ impl Word<'_> {
             why: why.to_string(),
         }
     }
-}
-
-/// An error of the file as a whole.
-fn whole(why: impl Display) -> FileError {
-    let why = why.to_string();
-    let (line, column) = (0, 0);
-    FileError { line, column, why }
 }
 
 /// The numbers of a tier of switches.
@@ -148,20 +141,20 @@ impl File {
     /// The fat tree, by the rules of htsim's `set_custom_params`.
     fn tree(&self, name: &str) -> Result<Topology, FileError> {
         let needed = |what: &str, number: Option<u64>| {
-            number.ok_or_else(|| whole(format!("`{what}` is missing")))
+            number.ok_or_else(|| FileError::whole(format!("`{what}` is missing")))
         };
         let nodes = needed("Nodes", self.nodes)?;
         let tiers = needed("Tiers", self.tiers)?;
         let pod = needed("Podsize", self.pod)?;
         if !(2..=3).contains(&tiers) {
-            return Err(whole(format!(
+            return Err(FileError::whole(format!(
                 "`Tiers` is {tiers}: htsim's trees have 2 or 3"
             )));
         }
         let tiers = tiers as usize;
         let mut levels = Vec::new();
         for (number, tier) in self.by_tier.iter().take(tiers).enumerate() {
-            let tier = tier.ok_or_else(|| whole(format!("tier {number} is missing")))?;
+            let tier = tier.ok_or_else(|| FileError::whole(format!("tier {number} is missing")))?;
             levels.push(tier.level(number, number + 1 == tiers)?);
         }
         Plan::of(nodes, pod, &levels)?.build(name, &levels)
@@ -191,13 +184,15 @@ impl Tier {
     fn level(&self, number: usize, is_top: bool) -> Result<Level, FileError> {
         let positive =
             |what: &str, value: Option<u64>, default: Option<u64>| match value.or(default) {
-                Some(0) => Err(whole(format!("`{what}` of tier {number} is 0"))),
+                Some(0) => Err(FileError::whole(format!("`{what}` of tier {number} is 0"))),
                 Some(value) => Ok(value),
-                None => Err(whole(format!("`{what}` of tier {number} is missing"))),
+                None => Err(FileError::whole(format!(
+                    "`{what}` of tier {number} is missing"
+                ))),
             };
         if is_top && self.up.is_some() {
             let why = format!("`Radix_Up` of tier {number}: nothing is above the top");
-            return Err(whole(why));
+            return Err(FileError::whole(why));
         }
         Ok(Level {
             gbps: positive("Downlink_speed_Gbps", self.gbps, None)?,
@@ -242,7 +237,7 @@ struct Plan {
 fn divided(a: u64, b: u64, what: impl FnOnce() -> String) -> Result<u64, FileError> {
     match a.is_multiple_of(b) {
         true => Ok(a / b),
-        false => Err(whole(what())),
+        false => Err(FileError::whole(what())),
     }
 }
 
@@ -251,7 +246,7 @@ fn same(what: &str, tier: usize, is: u64, follows: u64, from: &str) -> Result<()
     if is == follows {
         return Ok(());
     }
-    Err(whole(format!(
+    Err(FileError::whole(format!(
         "`{what}` of tier {tier} is {is}: {from} give {follows}"
     )))
 }
@@ -259,13 +254,13 @@ fn same(what: &str, tier: usize, is: u64, follows: u64, from: &str) -> Result<()
 impl Plan {
     fn of(hosts: u64, pod: u64, levels: &[Level]) -> Result<Plan, FileError> {
         if hosts == 0 || pod == 0 {
-            return Err(whole("`Nodes` and `Podsize` must not be 0"));
+            return Err(FileError::whole("`Nodes` and `Podsize` must not be 0"));
         }
         let pods = divided(hosts, pod, || {
             format!("`Nodes` is {hosts}, which is no multiple of `Podsize`, {pod}")
         })?;
         if levels[0].bundle != 1 {
-            return Err(whole("`Bundle` of tier 0: a host has one wire"));
+            return Err(FileError::whole("`Bundle` of tier 0: a host has one wire"));
         }
         let pod_tors = divided(pod, levels[0].down, || {
             let down = levels[0].down;
@@ -273,7 +268,7 @@ impl Plan {
         })?;
         if levels.len() == 2 && pods != 1 {
             let why = format!("`Podsize` is {pod}: two tiers are one pod of all {hosts} nodes");
-            return Err(whole(why));
+            return Err(FileError::whole(why));
         }
         let bundles = |tier: usize| {
             let (up, bundle) = (levels[tier].up, levels[tier + 1].bundle);
@@ -311,7 +306,7 @@ impl Plan {
                 u128::from(below.up) * u128::from(above.gbps),
             );
             if down != up * u128::from(below.oversubscribed) {
-                return Err(whole(format!(
+                return Err(FileError::whole(format!(
                     "`Oversubscribed` of tier {tier} is {}: its switches have {down} Gb/s down and {up} Gb/s up",
                     below.oversubscribed
                 )));
@@ -356,7 +351,7 @@ impl Plan {
                 }
             }
         }
-        tree.builder.build().map_err(whole)
+        tree.builder.build().map_err(FileError::whole)
     }
 }
 
@@ -374,7 +369,7 @@ impl Tree {
             all.push(
                 self.builder
                     .node(&format!("{name}{i}"), role)
-                    .map_err(whole)?,
+                    .map_err(FileError::whole)?,
             );
             self.used.push(0);
         }
@@ -398,7 +393,7 @@ impl Tree {
                 gbps: Some(gbps as f64),
                 delay_ns: Some(latency_ns as f64 + (switch_ns as f64 + below as f64) / 2.0),
             };
-            self.builder.wire(wire).map_err(whole)?;
+            self.builder.wire(wire).map_err(FileError::whole)?;
         }
         Ok(())
     }
@@ -407,6 +402,6 @@ impl Tree {
     fn port(&mut self, node: NodeId) -> Result<PortOf, FileError> {
         let used = &mut self.used[node.index()];
         *used += 1;
-        self.builder.port(node, *used - 1).map_err(whole)
+        self.builder.port(node, *used - 1).map_err(FileError::whole)
     }
 }

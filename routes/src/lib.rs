@@ -22,6 +22,7 @@ mod bubble;
 pub mod check;
 pub mod document;
 pub mod file;
+mod file_error;
 pub mod generate;
 mod htsim;
 mod layers;

@@ -26,6 +26,12 @@ pub(crate) fn has_blocks(kind: CollectiveKind) -> bool {
     matches!(kind, K::AllGather | K::ReduceScatter | K::AllToAll)
 }
 
+/// So many elements of the source of a rank: those of a shorter one begin those of a longer one.
+pub(crate) fn source(rank: u64, elements: u64) -> Vec<u8> {
+    let values = (0..elements).map(|i| value(rank, i));
+    values.flat_map(f32::to_le_bytes).collect()
+}
+
 impl Data {
     /// As many whole elements as so many bytes hold, which nccl-tests counts over all blocks.
     pub(crate) fn of(kind: CollectiveKind, ranks: u64, bytes: u64) -> Data {
@@ -59,10 +65,15 @@ impl Data {
         }
     }
 
+    /// Bytes of source and destination on a rank.
+    pub(crate) fn operands(&self, rank: u64) -> [u64; 2] {
+        let (source, result) = self.lengths(rank);
+        [source * ELEMENT, result * ELEMENT]
+    }
+
     /// The source of a rank.
     pub(crate) fn source(&self, rank: u64) -> Vec<u8> {
-        let values = (0..self.lengths(rank).0).map(|i| value(rank, i));
-        values.flat_map(f32::to_le_bytes).collect()
+        source(rank, self.lengths(rank).0)
     }
 
     /// Elements of a rank's destination that are wrong.

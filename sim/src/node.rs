@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
 use ringbell_gtlb::{Access, DmaMemory, PageTable};
-use ringbell_nic_abi::{CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, PdId, Rkey};
+use ringbell_nic_abi::{
+    Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, PdId, Rkey,
+};
 use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::Port;
@@ -16,7 +18,7 @@ use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
 
 use crate::network::{ip, mac};
-use crate::{Cluster, Failure, Plan};
+use crate::{Cluster, Failure};
 
 const BASE: GpuVa = GpuVa(0x7_0000_0000);
 /// On which the NICs serve collectives.
@@ -109,20 +111,21 @@ impl Node {
         })
     }
 
-    /// Posts the operation; `None` when the queue is full.
+    /// Posts an operation of so many elements, from one address to another; `None` when the queue
+    /// is full.
     pub(crate) fn post(
         &self,
-        plan: &Plan,
+        (kind, algo): (CollectiveKind, Algorithm),
         count: u64,
-        to: GpuVa,
+        [from, to]: [GpuVa; 2],
         timeout: Duration,
     ) -> Option<u32> {
-        let mut spec = CollectiveSpec::new(plan.kind);
-        spec.algo = plan.algo;
+        let mut spec = CollectiveSpec::new(kind);
+        spec.algo = algo;
         let (imm, len) = spec.encode();
         self.queue.try_post(&Descriptor {
             session: self.comm.session(),
-            local_va: BASE,
+            local_va: from,
             remote_va: to,
             operand: count,
             rkey: Rkey(0),

@@ -9,7 +9,7 @@ use ringbell_nic_core::types::NicTime;
 
 use crate::data::Data;
 use crate::network::{Shared, What};
-use crate::node::Node;
+use crate::node::{Memory, Node};
 use crate::running::{Kernels, Outcome, Ran};
 use crate::{Breaks, Counts, Failure, Fault, Plan, RankEnd};
 
@@ -369,9 +369,10 @@ impl World {
         let begin = self.now;
         let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
         self.wait(plan.cluster.profile.host.doorbell_ns);
+        let what = (plan.kind, plan.algo);
         let mut tickets = Vec::new();
         for rank in 0..self.nodes.len() {
-            let ticket = self.nodes[rank].post(plan, data.count, to, OPERATION);
+            let ticket = self.nodes[rank].post(what, data.count, [Memory::va(0), to], OPERATION);
             let ticket = ticket.ok_or_else(|| Failure::Made {
                 rank,
                 why: "its queue is full".into(),

@@ -64,7 +64,8 @@ fn is_near(what: &str, ours: f64, theirs: f64, share: f64) {
 #[test]
 fn flows_end_when_those_of_htsim_do() {
     // `htsim_roce -topo leaf_spine_16.topo -tm one.cm -nodes 16 -strat ecmp_host -paths 16
-    // -linkspeed 100000 -mtu 4096 -q 1000`: finished at 171.758. Ours asks for a long message first.
+    // -linkspeed 100000 -mtu 4096 -q 1000`: finished at 171.758. Ours asks for a long message
+    // first.
     let one = times(&as_main_roce(include_str!("htsim/one.cm")));
     is_near("one flow", one[0], 171.758, 0.04);
     // The same with incast.cm: the first at 1,117.89, the last at 2,447.44.
@@ -101,7 +102,8 @@ fn flows_begin_when_they_are_to() {
 
 #[test]
 fn triggers_wait_for_the_end_at_their_own_host() {
-    // A chain round a ring, as gen_allreduce.py writes it; then a barrier of two receives and a send.
+    // A chain round a ring, as gen_allreduce.py writes it; then a barrier of two receives and a
+    // send.
     let text = "Nodes 4\nConnections 7\nTriggers 4\n\
         0->1 id 1 start 0 size 90000 send_done_trigger 1\n\
         1->2 id 2 trigger 1 size 90000 send_done_trigger 2\n\

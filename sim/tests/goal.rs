@@ -275,6 +275,7 @@ fn earliest(schedule: &Schedule) -> Vec<u64> {
                 let begin = needs.max().unwrap_or(0);
                 begins[rank][i] = begin;
                 ends[rank][i] = match op.work {
+                    Work::Collective { .. } => unreachable!("none was drawn"),
                     Work::Calc { ns } => begin + ns,
                     Work::Send { .. } => begin,
                     Work::Recv { tag, .. } => {

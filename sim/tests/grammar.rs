@@ -39,6 +39,33 @@ fn every_form_of_the_grammar_is_read() {
 }
 
 #[test]
+fn the_word_of_a_collective_may_be_a_label() {
+    let text =
+        "num_ranks 1\nrank 0 {\ncoll: calc 1\ncoll Reduce_Scatter 8b cpu 3\ncoll requires coll2\n\
+        coll2: coll barrier 0b\n}";
+    let schedule = Schedule::parse("a.goal", text).expect("it is right");
+    let ops: Vec<String> = schedule.ranks()[0]
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        ops,
+        [
+            "coll: calc 1",
+            "coll reduce_scatter 8b",
+            "coll2: coll barrier 0b"
+        ]
+    );
+    assert_eq!(
+        schedule.ranks()[0][0].needs,
+        [Need {
+            op: 2,
+            begin: false
+        }]
+    );
+}
+
+#[test]
 fn what_is_wrong_has_its_place_and_what_was_expected() {
     let rank = |body: &str| format!("num_ranks 2\nrank 0 {{\n{body}\n}}\n");
     let of_rank = |body: &str, wanted: &str| (rank(body), wanted.to_owned());
@@ -55,7 +82,10 @@ fn what_is_wrong_has_its_place_and_what_was_expected() {
         ("num_ranks 2\n/* a\n".into(), "2:1: this comment has no end, expected `*/`".into()),
         ("num_ranks 2\nranks 0".into(), "2:1: `ranks`, expected `rank`".into()),
         of_rank("snd 5b to 1", "3:5: `5`, expected `:`, `requires` or `irequires`"),
-        of_rank("a: put 5b to 1", "3:4: `put`, expected `send`, `recv` or `calc`"),
+        of_rank("a: put 5b to 1", "3:4: `put`, expected `send`, `recv`, `calc` or `coll`"),
+        of_rank("coll gather 5b", "3:6: `gather`, expected `all_reduce`, `all_gather`, "),
+        of_rank("coll all_reduce 5", "3:18: the end of the line, expected `b` behind the size"),
+        of_rank("coll reduce 5b tag 1", "3:16: `tag`, expected `cpu`, `nic` or the end of the line"),
         of_rank("send 5 to 1", "3:8: `to`, expected `b` behind the size"),
         of_rank("send 5b from 1", "3:9: `from`, expected `to`"),
         of_rank("recv 5b to 1", "3:9: `to`, expected `from`"),
@@ -77,7 +107,7 @@ fn what_is_wrong_has_its_place_and_what_was_expected() {
             "a: calc 1\nb: calc 1\nc: calc 2\nd: calc 3\nc requires b\nb irequires a\na requires c\nd requires a",
             "9:1: a (line 3) requires c (line 5) requires b (line 4) requires a (line 3), expected no circle",
         ),
-        of_rank("ä: calc 1", "3:1: `ä`, expected `send`, `recv`, `calc`, a label or `}`"),
+        of_rank("ä: calc 1", "3:1: `ä`, expected `send`, `recv`, `calc`, `coll`, a label or `}`"),
     ] {
         let error = Schedule::parse("a.goal", &text).expect_err(&text).to_string();
         let wanted = format!("a.goal:{wanted}");

@@ -5,6 +5,7 @@
 
 mod bytes;
 mod captures;
+mod chakra;
 mod closed_form;
 mod collectives;
 mod connections;

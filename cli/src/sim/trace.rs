@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use ringbell_sim::goal::Schedule;
@@ -22,8 +23,9 @@ const SHOWN: usize = 20;
 /// Arguments of `ringbell sim trace`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A schedule in GOAL, the text that LogGOPSim's txt2bin and ATLAHS read, or a connection matrix
-    /// of htsim (.cm). Its `num_ranks` or `Nodes` is the number of ranks
+    /// A schedule in GOAL, the text that LogGOPSim's txt2bin and ATLAHS read; a connection matrix
+    /// of htsim (.cm); or the execution traces of Chakra, by rank 0's file NAME.0.et. `num_ranks`,
+    /// `Nodes` or the number of files is the number of ranks
     file: PathBuf,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -57,17 +59,44 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
 }
 
 fn plan(args: &Args) -> Result<GoalPlan> {
-    let name = args.file.display().to_string();
-    let text = fs::read_to_string(&args.file).map_err(|e| {
-        let advice = "give a file of text in GOAL, or a connection matrix of htsim; docs/simulator.md has examples";
-        Problem::new(Exit::Usage, format!("cannot read {name}: {e}"), advice)
-    })?;
-    let schedule = Schedule::parse(&name, &text).map_err(|e| {
-        let advice = "docs/simulator.md has the grammar and its limits";
-        Problem::new(Exit::Usage, e.to_string(), advice)
-    })?;
+    let schedule = match files_of_chakra(&args.file) {
+        Some(path_of) => chakra(path_of)?,
+        None => goal(&args.file)?,
+    };
     let cluster = args.cluster.cluster(Some(schedule.ranks().len()))?;
     Ok(GoalPlan::new(schedule, cluster))
+}
+
+/// Says that a trace cannot be taken.
+fn refused(what: String) -> Problem {
+    let advice = "docs/simulator.md, \"Traces\", has the forms of files and their limits";
+    Problem::new(Exit::Usage, what, advice)
+}
+
+fn goal(path: &Path) -> Result<Schedule> {
+    let name = path.display().to_string();
+    let text = fs::read_to_string(path);
+    let text = text.map_err(|e| refused(format!("cannot read {name}: {e}")))?;
+    Ok(Schedule::parse(&name, &text).map_err(|e| refused(e.to_string()))?)
+}
+
+/// The file of each rank, if a path is that of rank 0's trace of Chakra.
+fn files_of_chakra(path: &Path) -> Option<impl Fn(usize) -> PathBuf> {
+    let name = path.to_str()?.strip_suffix(".0.et")?.to_owned();
+    Some(move |rank| PathBuf::from(format!("{name}.{rank}.et")))
+}
+
+fn chakra(path_of: impl Fn(usize) -> PathBuf) -> Result<Schedule> {
+    let mut files = Vec::new();
+    loop {
+        let path = path_of(files.len());
+        match fs::read(&path) {
+            Ok(bytes) => files.push((path.display().to_string(), bytes)),
+            Err(e) if e.kind() == ErrorKind::NotFound && files.len() > 1 => break,
+            Err(e) => return Err(refused(format!("cannot read {}: {e}", path.display())).into()),
+        }
+    }
+    Ok(Schedule::from_chakra(&files).map_err(|e| refused(e.to_string()))?)
 }
 
 fn text(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> String {
@@ -83,10 +112,14 @@ fn text(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Strin
     }
     let _ = writeln!(
         out,
-        "# ended after {:.3} us; {} messages, {} bytes, {} wrong",
+        "# ended after {:.3} us; {} messages, {} bytes, {}{} wrong",
         us(report.time_ns),
         report.messages,
         report.bytes,
+        match report.collectives {
+            0 => String::new(),
+            n => format!("{n} ends of collectives, "),
+        },
         report.wrong
     );
     if let Some([least, median, late, most]) = took(report) {
@@ -167,7 +200,13 @@ fn trouble_of(trouble: &GoalTrouble) -> Problem {
 
 /// Operations, a line each.
 fn list(all: &[Operation]) -> String {
-    let line = |o: &Operation| format!("\nrank {}, line {}: {}: {}", o.rank, o.line, o.text, o.why);
+    let line = |o: &Operation| {
+        let place = match o.line {
+            0 => String::new(),
+            line => format!(", line {line}"),
+        };
+        format!("\nrank {}{place}: {}: {}", o.rank, o.text, o.why)
+    };
     let mut out: String = all.iter().take(SHOWN).map(line).collect();
     if all.len() > SHOWN {
         let _ = write!(out, "\nand {} more, which --json lists", all.len() - SHOWN);
@@ -182,6 +221,7 @@ fn json(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Value
         "ends_us": report.ends_ns.iter().map(|ns| us(*ns)).collect::<Vec<_>>(),
         "messages": report.messages,
         "bytes": report.bytes,
+        "collectives": report.collectives,
         "wrong": report.wrong,
         "waited": report.waited,
         "deliveries": report.deliveries.iter().map(json_of_delivery).collect::<Vec<_>>(),

@@ -2,13 +2,16 @@
 //!
 //! A [`Schedule`] has the operations of each rank: sends, receives and calculations, and which of
 //! them wait for others of their rank. [`Schedule::parse`] reads the text as LogGOPSim's `txt2bin`
-//! does; a schedule is written as such a text. It reads htsim's [`connections`] as well.
+//! does; a schedule is written as such a text. It reads htsim's [`connections`] as well, and
+//! [`Schedule::from_chakra`] the files of [`chakra`].
 
+mod chakra;
 mod connections;
 mod needs;
 mod parse;
 mod schedule;
 mod write;
 
+pub use self::chakra::ChakraError;
 pub use self::needs::Need;
 pub use self::schedule::{Op, Schedule, Work};

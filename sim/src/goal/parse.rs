@@ -1,21 +1,31 @@
 //! The text of a schedule, read.
 //!
-//! The grammar is that of LogGOPSim's `txt2bin.re`. Comments, `}` and labels that come later are
-//! taken in more places than there; `tag`, `cpu` and `nic` in any order.
+//! The grammar is that of LogGOPSim's `txt2bin.re`, and collectives (`coll all_reduce 8b`).
+//! Comments, `}` and labels that come later are taken in more places than there; `tag`, `cpu` and
+//! `nic` in any order.
 
 use std::collections::BTreeMap;
+
+use ringbell_onc_engines::program::collective_named;
 
 use super::super::FileError;
 use super::connections;
 use super::needs::{circle, Need};
-use super::schedule::{Op, Schedule, Work};
+use super::schedule::{is_simulated, Op, Schedule, Work};
 
 /// Most ranks and operations of a file.
 const RANKS: u64 = 1 << 20;
 const OPS: usize = 1 << 24;
 
+/// The word of a collective, which GOAL does not have. Alone it is a label.
+const COLLECTIVE: &str = "coll";
+
+fn is_requires(token: Token<'_>) -> bool {
+    matches!(token, Token::Word("requires" | "irequires"))
+}
+
 /// What an operation may be, in words.
-const STATEMENT: &str = "`send`, `recv`, `calc`, a label or `}`";
+const STATEMENT: &str = "`send`, `recv`, `calc`, `coll`, a label or `}`";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token<'t> {
@@ -240,6 +250,10 @@ impl<'t> Parser<'t> {
                     let then = self.next()?;
                     match then.0 {
                         Token::Mark(':') => (Some((label, next.1)), self.kind()?),
+                        Token::Word(_) if label == COLLECTIVE && !is_requires(then.0) => {
+                            self.at = then.1;
+                            (None, label)
+                        }
                         Token::Word(word @ ("requires" | "irequires")) => {
                             let other = self.next()?;
                             let Token::Word(name) = other.0 else {
@@ -292,8 +306,8 @@ impl<'t> Parser<'t> {
     fn kind(&mut self) -> Result<&'t str, FileError> {
         let next = self.next()?;
         match next.0 {
-            Token::Word(word @ ("send" | "recv" | "calc")) => Ok(word),
-            _ => self.unexpected(next, "`send`, `recv` or `calc`"),
+            Token::Word(word @ ("send" | "recv" | "calc" | COLLECTIVE)) => Ok(word),
+            _ => self.unexpected(next, "`send`, `recv`, `calc` or `coll`"),
         }
     }
 
@@ -304,8 +318,10 @@ impl<'t> Parser<'t> {
             let [_, cpu] = self.options(["", "cpu"])?;
             return Ok((Work::Calc { ns }, cpu.unwrap_or(0) as u8));
         }
-        let bytes = self.number("the size", 1 << 48)?;
-        self.expect(Token::Word("b"), "`b` behind the size")?;
+        if kind == COLLECTIVE {
+            return self.collective();
+        }
+        let bytes = self.bytes()?;
         let word = match kind {
             "send" => "to",
             _ => "from",
@@ -325,6 +341,30 @@ impl<'t> Parser<'t> {
         };
         let from = from.map(|rank| rank as u32);
         Ok((Work::Recv { from, bytes, tag }, cpu.unwrap_or(0) as u8))
+    }
+
+    /// A size in bytes.
+    fn bytes(&mut self) -> Result<u64, FileError> {
+        let bytes = self.number("the size", 1 << 48)?;
+        self.expect(Token::Word("b"), "`b` behind the size")?;
+        Ok(bytes)
+    }
+
+    /// A collective, behind its word.
+    fn collective(&mut self) -> Result<(Work, u8), FileError> {
+        let next = self.next()?;
+        let kind = match next.0 {
+            Token::Word(name) => collective_named(name),
+            _ => None,
+        };
+        let Some(kind) = kind.filter(|kind| is_simulated(*kind)) else {
+            let expected = "`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `reduce`, \
+                `all_to_all` or `barrier`";
+            return self.unexpected(next, expected);
+        };
+        let bytes = self.bytes()?;
+        let [_, cpu] = self.options(["", "cpu"])?;
+        Ok((Work::Collective { kind, bytes }, cpu.unwrap_or(0) as u8))
     }
 
     /// What may follow an operation on its line, each once: a tag, a processor and a NIC.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ringbell_nic_abi::CollectiveKind;
+
 use super::needs::{circle, Need};
 
 /// The operations of each rank.
@@ -51,6 +53,29 @@ pub enum Work {
         /// Nanoseconds.
         ns: u64,
     },
+    /// Takes part in a collective of all ranks, of f32, with sums and root 0. All ranks have the
+    /// same ones, and begin them in one order.
+    Collective {
+        /// Which.
+        kind: CollectiveKind,
+        /// Bytes, counted as nccl-tests does: of all blocks, where each rank has one.
+        bytes: u64,
+    },
+}
+
+/// Whether a schedule may have a collective.
+pub(super) fn is_simulated(kind: CollectiveKind) -> bool {
+    use CollectiveKind as K;
+    matches!(
+        kind,
+        K::AllReduce
+            | K::AllGather
+            | K::ReduceScatter
+            | K::Broadcast
+            | K::Reduce
+            | K::AllToAll
+            | K::Barrier
+    )
 }
 
 impl Schedule {
@@ -63,7 +88,7 @@ impl Schedule {
                 let peer = match op.work {
                     Work::Send { to, .. } => Some(to),
                     Work::Recv { from, .. } => from,
-                    Work::Calc { .. } => None,
+                    Work::Calc { .. } | Work::Collective { .. } => None,
                 };
                 peer.is_none_or(|p| p < count)
                     && op.needs.iter().all(|n| (n.op as usize) < ops.len())
@@ -93,6 +118,16 @@ impl Schedule {
     }
 }
 
+impl Op {
+    /// Where it stands: its line, or its label where a file has no lines.
+    pub(crate) fn place(&self) -> String {
+        match (self.line, &self.label) {
+            (0, Some(label)) => format!("`{label}`"),
+            (line, _) => format!("line {line}"),
+        }
+    }
+}
+
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -102,6 +137,9 @@ impl fmt::Display for Work {
                 write!(f, "recv {bytes}b from {} tag {}", any(from), any(tag))
             }
             Work::Calc { ns } => write!(f, "calc {ns}"),
+            Work::Collective { kind, bytes } => {
+                write!(f, "coll {} {bytes}b", kind.name().to_ascii_lowercase())
+            }
         }
     }
 }

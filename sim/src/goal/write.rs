@@ -5,12 +5,20 @@ use std::fmt;
 
 use super::schedule::{Op, Schedule};
 
+/// Whether GOAL takes a label: those of other files may be numbers, or have spaces.
+fn is_word(label: &str) -> bool {
+    let begins = label.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    begins && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "num_ranks {}", self.ranks().len())?;
         for (rank, ops) in self.ranks().iter().enumerate() {
             // A number in place of a missing label could be another's label.
-            let are_named = ops.iter().all(|op| op.label.is_some());
+            let are_named = ops
+                .iter()
+                .all(|op| op.label.as_deref().is_some_and(is_word));
             let label = |i: usize| -> Cow<'_, str> {
                 match &ops[i].label {
                     Some(label) if are_named => Cow::Borrowed(label),

@@ -117,7 +117,7 @@ impl Agenda {
     fn queue(&mut self, ops: &[Op], op: u32, now: u64) {
         self.states[op as usize] = State::Queued;
         let kind = match ops[op as usize].work {
-            Work::Send { .. } => 0,
+            Work::Send { .. } | Work::Collective { .. } => 0,
             Work::Recv { .. } => 1,
             Work::Calc { .. } => 2,
         };

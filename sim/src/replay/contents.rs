@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use ringbell_nic_abi::Status;
 use ringbell_nic_core::collective::Found;
 
 use crate::random::mixed;
@@ -35,6 +36,9 @@ pub(super) fn bytes_of(seed: u64, rank: usize, at: u64, bytes: u64) -> Vec<u8> {
     all
 }
 
+/// Why nothing more happens here: how the communicator has ended, and with what detail.
+pub(super) type Over = (Status, u64);
+
 /// A message on its way: the operation that sends it, and its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
@@ -51,6 +55,8 @@ pub(super) struct Ledger {
     pub(super) messages: u64,
     pub(super) bytes: u64,
     pub(super) wrong: u64,
+    /// Collectives that have ended, on each rank.
+    pub(super) collectives: u64,
 }
 
 impl Ledger {
@@ -104,6 +110,12 @@ impl Ledger {
         let wanted = bytes_of(self.seed, from, at, sent.bytes);
         let differ = got.iter().zip(&wanted).filter(|(a, b)| a != b).count();
         self.wrong += differ as u64 + sent.bytes.abs_diff(got.len() as u64);
+    }
+
+    /// A collective has ended on a rank, with so many wrong bytes.
+    pub(super) fn reduced(&mut self, wrong: u64) {
+        self.collectives += 1;
+        self.wrong += wrong;
     }
 
     /// Messages that no receive has met: sender, and the operation that sent it.

@@ -11,10 +11,11 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::collective::{Found, MessageError, MessageEvent, MessageId, Wants};
 use ringbell_nic_core::Inbox;
 
-use super::contents::{source_at, Ledger, Sent};
+use super::collectives::Collectives;
+use super::contents::{source_at, Ledger, Over, Sent};
 use super::room::Room;
 use crate::goal::{Op, Work};
-use crate::node::Memory;
+use crate::node::{Memory, Node};
 
 /// The longest message that is copied.
 pub(super) const SHORT: u64 = 64 << 10;
@@ -32,9 +33,6 @@ enum Pending {
     Arriving(u32, Found, Option<Sent>, u64),
 }
 
-/// Why nothing more happens here: how the communicator has ended, and with what detail.
-pub(super) type Over = (Status, u64);
-
 /// A rank's messages.
 pub(super) struct Endpoint {
     rank: usize,
@@ -42,6 +40,7 @@ pub(super) struct Endpoint {
     inbox: Inbox,
     memory: Memory,
     room: Room,
+    pub(super) collectives: Collectives,
     pending: HashMap<MessageId, Pending>,
     /// Operations that the NIC has had no room for, in their order.
     posts: VecDeque<u32>,
@@ -65,6 +64,7 @@ impl Endpoint {
         inbox: Inbox,
         memory: Memory,
         room: Room,
+        collectives: Collectives,
     ) -> Endpoint {
         Endpoint {
             rank,
@@ -72,6 +72,7 @@ impl Endpoint {
             inbox,
             memory,
             room,
+            collectives,
             pending: HashMap::new(),
             posts: VecDeque::new(),
             crowded: VecDeque::new(),
@@ -95,7 +96,7 @@ impl Endpoint {
 
     /// What is under way besides receives that have met no message.
     pub(super) fn moving(&self) -> usize {
-        self.pending.len() - self.unmet + self.posts.len()
+        self.pending.len() - self.unmet + self.posts.len() + self.collectives.under_way()
     }
 
     /// Whether there is anything for [`advance`](Endpoint::advance).
@@ -117,12 +118,22 @@ impl Endpoint {
     ///
     /// # Errors
     /// The communicator has ended.
-    pub(super) fn give(&mut self, ops: &[Op], ledger: &mut Ledger) -> Result<(), Over> {
+    pub(super) fn give(
+        &mut self,
+        node: &Node,
+        ops: &[Op],
+        ledger: &mut Ledger,
+    ) -> Result<(), Over> {
         while let Some(&op) = self.posts.front() {
             let begun = match ops[op as usize].work {
                 Work::Send { to, bytes, tag } => self.send(op, (to, tag), bytes, ledger),
                 Work::Recv { from, tag, .. } => self.receive(op, from, tag),
                 Work::Calc { .. } => Ok(()),
+                Work::Collective { kind, bytes } => {
+                    let memory = (&self.memory, &mut self.room);
+                    let posted = self.collectives.post(node, memory, op, (kind, bytes));
+                    posted.then_some(()).ok_or(MessageError::Full)
+                }
             };
             match begun {
                 Ok(()) => {}
@@ -185,7 +196,17 @@ impl Endpoint {
     ///
     /// # Errors
     /// The communicator has ended.
-    pub(super) fn advance(&mut self, ops: &[Op], ledger: &mut Ledger) -> Result<(), Over> {
+    pub(super) fn advance(
+        &mut self,
+        node: &Node,
+        ops: &[Op],
+        ledger: &mut Ledger,
+    ) -> Result<(), Over> {
+        let ended = (self.collectives).advance(node, (&self.memory, &mut self.room), ledger)?;
+        if !ended.is_empty() {
+            self.ended.extend(ended);
+            self.collect()?;
+        }
         while self.inbox.has_news() {
             match self.inbox.poll().map_err(over)? {
                 Some(event) => self.on_event(ops, ledger, event)?,
@@ -301,6 +322,7 @@ impl Endpoint {
         };
         let mut all: Vec<_> = self.pending.values().filter_map(of).collect();
         all.extend(self.posts.iter().map(|op| (*op, false)));
+        all.extend(self.collectives.open().map(|op| (op, false)));
         all.sort_unstable();
         all
     }

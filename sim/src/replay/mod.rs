@@ -1,10 +1,11 @@
-//! A schedule in GOAL on a cluster of whole NICs.
+//! A schedule on a cluster of whole NICs.
 //!
 //! [`agenda`] says which operations of a rank's host may begin, [`endpoint`] carries its messages
-//! by the rank's NIC, and [`contents`] makes their bytes and compares them. [`run`] lets hosts and
-//! NICs take turns; [`stuck`] says for what ranks wait that never end.
+//! by the rank's NIC and gives it [`collectives`], and [`contents`] makes their bytes and compares
+//! them. [`run`] lets hosts and NICs take turns; [`stuck`] says for what ranks wait that never end.
 
 mod agenda;
+mod collectives;
 mod contents;
 mod endpoint;
 mod report;

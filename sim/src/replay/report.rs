@@ -90,7 +90,9 @@ pub struct GoalReport {
     pub deliveries: Vec<Delivery>,
     /// Their bytes.
     pub bytes: u64,
-    /// Those of them that are not as they were sent.
+    /// Ends of collectives, of each rank its own.
+    pub collectives: u64,
+    /// Bytes that are not as they were sent, or not the collective's result.
     pub wrong: u64,
     /// Receives that waited for memory of their rank.
     pub waited: u64,

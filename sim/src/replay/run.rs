@@ -3,6 +3,7 @@
 use ringbell_nic_abi::Status;
 
 use super::agenda::Agenda;
+use super::collectives::Collectives;
 use super::contents::{bytes_of, Ledger, Sent};
 use super::endpoint::Endpoint;
 use super::report::{Delivery, GoalPlan, GoalReport, GoalTrouble, Operation};
@@ -31,10 +32,7 @@ pub fn run_goal_watched(plan: &GoalPlan, watch: Watch) -> Result<GoalReport, Fai
     let sizes = Sizes::of(plan)?;
     let cluster = &plan.cluster;
     watched(cluster, watch, |mut watch, fabric| {
-        let made = |rank: usize, port| {
-            let [source, room] = sizes.0[rank];
-            Memory::new(rank, cluster, port, source + room)
-        };
+        let made = |rank: usize, port| Memory::new(rank, cluster, port, sizes.0[rank].iter().sum());
         let (mut world, memories) = started(cluster, &mut watch, &fabric, made)?;
         let mut replay = Replay::new(plan, &world, memories, &sizes)?;
         let trouble = replay.run(&mut world);
@@ -98,12 +96,20 @@ impl<'p> Replay<'p> {
             let node = &world.nodes()[rank];
             let inbox = node.nic.open_inbox(node.pd, node.comm);
             let inbox = inbox.map_err(|e| made(rank)(&e))?;
-            let [source, room] = sizes.0[rank];
+            let [source, operand, room] = sizes.0[rank];
             memory.write(0, &bytes_of(plan.cluster.seed, rank, 0, source));
-            let room = Room::new(source, source + room);
+            let ranks = plan.cluster.ranks as u64;
+            let collectives = Collectives::new((rank as u64, ranks), &memory, (source, operand));
+            let room = Room::new(source + operand, source + operand + room);
             Ok(Host {
                 agenda: Agenda::new(ops, world.now(), doorbell),
-                endpoint: Endpoint::new((rank, plan.cluster.seed), inbox, memory, room),
+                endpoint: Endpoint::new(
+                    (rank, plan.cluster.seed),
+                    inbox,
+                    memory,
+                    room,
+                    collectives,
+                ),
                 failed: None,
                 is_over: false,
                 looks_at: None,
@@ -184,7 +190,8 @@ impl<'p> Replay<'p> {
             let host = &mut self.hosts[rank];
             let was_done = host.is_done();
             let has_news = host.endpoint.has_news();
-            let told = host.endpoint.advance(ops, &mut self.ledger);
+            let node = &world.nodes()[rank];
+            let told = host.endpoint.advance(node, ops, &mut self.ledger);
             if has_news {
                 // What was read is room for peers, and what was collected is asked for.
                 world.step(rank);
@@ -209,7 +216,8 @@ impl<'p> Replay<'p> {
             if given.is_ok() && host.endpoint.has_posts() {
                 // The NIC works with the time of its last step.
                 world.step(rank);
-                given = host.endpoint.give(ops, &mut self.ledger);
+                let node = &world.nodes()[rank];
+                given = host.endpoint.give(node, ops, &mut self.ledger);
                 world.step(rank);
                 host.see(now + completion);
                 goes_on |= !moment.posts.is_empty();
@@ -286,9 +294,9 @@ impl<'p> Replay<'p> {
         let too_long = hosts.flat_map(|(rank, host)| {
             let all = host.endpoint.too_long.iter();
             all.map(move |(op, sent, from)| {
-                let line = self.ops(*from as usize)[sent.op as usize].line;
+                let place = self.ops(*from as usize)[sent.op as usize].place();
                 let why = format!(
-                    "the message of rank {from}, line {line}, has {} bytes",
+                    "the message of rank {from}, {place}, has {} bytes",
                     sent.bytes
                 );
                 self.operation(rank, *op, why)
@@ -312,6 +320,7 @@ impl<'p> Replay<'p> {
             messages: self.ledger.messages,
             deliveries: self.deliveries,
             bytes: self.ledger.bytes,
+            collectives: self.ledger.collectives,
             wrong: self.ledger.wrong,
             waited: self.hosts.iter().map(|h| h.endpoint.waited).sum(),
             trouble,

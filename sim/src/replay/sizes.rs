@@ -1,5 +1,6 @@
 //! How much memory ranks need for the messages of a schedule.
 
+use super::collectives::data_of;
 use super::contents::source_bytes;
 use super::report::GoalPlan;
 use super::room::Room;
@@ -10,8 +11,9 @@ use crate::Failure;
 /// The room begins at a multiple of this.
 const PAGE: u64 = 4096;
 
-/// Memory of each rank: its messages, and the room for those that come to it.
-pub(super) struct Sizes(pub(super) Vec<[u64; 2]>);
+/// Memory of each rank: its messages, its operand of collectives, and the room for messages that
+/// come to it and results.
+pub(super) struct Sizes(pub(super) Vec<[u64; 3]>);
 
 impl Sizes {
     pub(super) fn of(plan: &GoalPlan) -> Result<Sizes, Failure> {
@@ -21,22 +23,32 @@ impl Sizes {
         if ranks != of_schedule {
             return Err(Failure::Schedule { ranks, of_schedule });
         }
-        let mut sizes = vec![[0; 2]; ranks];
+        let mut sizes = vec![[0; 3]; ranks];
         let mut sums = vec![0_u64; sizes.len()];
         let mut most = 0;
         for (rank, ops) in schedule.ranks().iter().enumerate() {
             for op in ops {
-                if let Work::Send { to, bytes, .. } = op.work {
-                    let to = to as usize;
-                    most = bytes.max(most);
-                    sizes[rank][0] = bytes.max(sizes[rank][0]);
-                    sizes[to][1] = bytes.max(sizes[to][1]);
-                    sums[to] = sums[to].saturating_add(Room::needed(bytes));
-                }
+                let (to, bytes) = match op.work {
+                    Work::Send { to, bytes, .. } => {
+                        sizes[rank][0] = bytes.max(sizes[rank][0]);
+                        (to as usize, bytes)
+                    }
+                    Work::Collective { kind, bytes } => {
+                        let data = data_of(kind, ranks as u64, bytes)?;
+                        let [operand, result] = data.operands(rank as u64);
+                        sizes[rank][1] = operand.max(sizes[rank][1]);
+                        (rank, result)
+                    }
+                    Work::Recv { .. } | Work::Calc { .. } => continue,
+                };
+                most = bytes.max(most);
+                sizes[to][2] = bytes.max(sizes[to][2]);
+                sums[to] = sums[to].saturating_add(Room::needed(bytes));
             }
         }
-        for ([source, room], sum) in sizes.iter_mut().zip(sums) {
+        for ([source, operand, room], sum) in sizes.iter_mut().zip(sums) {
             *source = source_bytes(*source).next_multiple_of(PAGE);
+            *operand = operand.next_multiple_of(PAGE);
             *room = sum.min(Room::needed(*room).max(plan.room_bytes));
         }
         let all = sizes

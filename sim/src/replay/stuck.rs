@@ -32,7 +32,7 @@ impl Replay<'_> {
         let peer = match this {
             Work::Send { to, .. } => Some(to as usize),
             Work::Recv { from, .. } => from.map(|f| f as usize),
-            Work::Calc { .. } => None,
+            Work::Calc { .. } | Work::Collective { .. } => None,
         };
         let kind = match this {
             Work::Send { .. } => "receive",
@@ -42,17 +42,30 @@ impl Replay<'_> {
             (Work::Recv { .. }, true, None) => "it has met no message".into(),
             (Work::Recv { .. }, true, Some(peer)) | (Work::Send { .. }, _, Some(peer)) => {
                 match self.partner(rank, this, peer) {
-                    Some(line) => format!("the {kind} of rank {peer}, line {line}, has not begun"),
+                    Some(place) => format!("the {kind} of rank {peer}, {place}, has not begun"),
                     None => format!("rank {peer} has no {kind} left for it"),
                 }
             }
+            (Work::Collective { .. }, ..) => self.missing(rank, op),
             _ => "it is under way".into(),
         };
         self.operation(rank, op, why)
     }
 
-    /// The line of the first operation of a peer that fits and has not begun.
-    fn partner(&self, rank: usize, this: Work, peer: usize) -> Option<u32> {
+    /// Whom a collective waits for.
+    fn missing(&self, rank: usize, op: u32) -> String {
+        let Some(number) = self.hosts[rank].endpoint.collectives.number(op) else {
+            return "there is no room for its result".into();
+        };
+        let mut hosts = self.hosts.iter();
+        match hosts.position(|h| h.endpoint.collectives.begun() <= number) {
+            Some(peer) => format!("rank {peer} has begun {number} collectives, this is the next"),
+            None => "it is under way".into(),
+        }
+    }
+
+    /// The place of the first operation of a peer that fits and has not begun.
+    fn partner(&self, rank: usize, this: Work, peer: usize) -> Option<String> {
         let fits = |other: Work| match (this, other) {
             (Work::Recv { tag: want, .. }, Work::Send { to, tag, .. }) => {
                 to as usize == rank && want.is_none_or(|t| t == tag)
@@ -70,6 +83,6 @@ impl Replay<'_> {
             let state = self.hosts[peer].agenda.state(*i);
             matches!(state, State::Waits(_) | State::Queued)
         });
-        open.find(|(op, _)| fits(op.work)).map(|(op, _)| op.line)
+        open.find(|(op, _)| fits(op.work)).map(|(op, _)| op.place())
     }
 }
