@@ -33,7 +33,7 @@ use super::report::{parse_size, SweepArgs};
 use super::{files, stdio, Exit, Problem};
 
 /// Arguments that a plan's file has in place of the command line, or that a plan does not take.
-const OF_ONE_POINT: [&str; 20] = [
+const OF_ONE_POINT: [&str; 21] = [
     "collective",
     "ranks",
     "min",
@@ -52,6 +52,7 @@ const OF_ONE_POINT: [&str; 20] = [
     "kill",
     "cut",
     "slow",
+    "threads",
     "pcap",
     "trace",
 ];

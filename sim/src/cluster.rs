@@ -76,6 +76,9 @@ pub struct Cluster {
     pub faults: Vec<Fault>,
     /// Ranks that are slower than the others.
     pub slow: Vec<Slow>,
+    /// Threads that step NICs of collectives at once: 0 for as many as there are cores, where that
+    /// pays. They change nothing but how long a run takes.
+    pub threads: usize,
 }
 
 impl Cluster {
@@ -91,6 +94,7 @@ impl Cluster {
             seed: 0,
             faults: Vec::new(),
             slow: Vec::new(),
+            threads: 0,
         }
     }
 }

@@ -20,46 +20,42 @@ pub struct HostCosts {
     pub byte_ps: u64,
 }
 
-/// The NICs' processors. Times are picoseconds.
+/// A NIC's processor. Times are picoseconds.
 #[derive(Debug)]
-pub(crate) struct Processors {
+pub(crate) struct Processor {
     costs: HostCosts,
-    /// How many times as long each takes as the costs say.
-    factors: Vec<f64>,
-    /// When each has done what it was given.
-    free: Vec<u64>,
+    /// How many times as long it takes as the costs say.
+    factor: f64,
+    /// When it has done what it was given.
+    free: u64,
 }
 
-impl Processors {
-    pub(crate) fn new(nodes: usize, costs: HostCosts) -> Processors {
-        Processors {
+impl Processor {
+    /// One that takes so many times as long as the costs say.
+    pub(crate) fn new(costs: HostCosts, factor: f64) -> Processor {
+        let free = 0;
+        Processor {
             costs,
-            factors: vec![1.0; nodes],
-            free: vec![0; nodes],
+            factor,
+            free,
         }
     }
 
-    /// A node's takes so many times as long.
-    pub(crate) fn slow(&mut self, node: usize, factor: f64) {
-        self.factors[node] *= factor;
-    }
-
-    fn pass(&mut self, at: u64, node: usize, len: usize) -> u64 {
+    fn pass(&mut self, at: u64, len: usize) -> u64 {
         let work = self.costs.frame_ns * 1_000 + self.costs.byte_ps * len as u64;
-        let work = (work as f64 * self.factors[node]).round() as u64;
-        let done = self.free[node].max(at) + work;
-        self.free[node] = done;
-        done
+        let work = (work as f64 * self.factor).round() as u64;
+        self.free = self.free.max(at) + work;
+        self.free
     }
 
     /// When a frame that the NIC gives is at its link.
-    pub(crate) fn sends(&mut self, at: u64, node: usize, len: usize) -> u64 {
-        self.pass(at, node, len) + self.send_delay()
+    pub(crate) fn sends(&mut self, at: u64, len: usize) -> u64 {
+        self.pass(at, len) + self.send_delay()
     }
 
     /// When the NIC has a frame that has crossed its link.
-    pub(crate) fn receives(&mut self, at: u64, node: usize, len: usize) -> u64 {
-        self.pass(at, node, len) + self.costs.receive_delay_ns * 1_000
+    pub(crate) fn receives(&mut self, at: u64, len: usize) -> u64 {
+        self.pass(at, len) + self.costs.receive_delay_ns * 1_000
     }
 
     /// How long a frame is on its way to the link that keeps no other one waiting.
@@ -81,13 +77,12 @@ mod tests {
             byte_ps: 5,
             ..HostCosts::default()
         };
-        let mut all = Processors::new(2, costs);
+        let mut one = Processor::new(costs, 1.0);
         // 3 ns and 5 ps a byte; then 10 ns beside it.
-        assert_eq!(all.sends(1_000, 0, 100), 1_000 + 3_500 + 10_000);
-        assert_eq!(all.receives(2_000, 0, 200), 4_500 + 4_000 + 20_000);
-        assert_eq!(all.sends(9_000, 0, 0), 9_000 + 3_000 + 10_000);
-        assert_eq!(all.receives(0, 1, 0), 3_000 + 20_000);
-        all.slow(1, 2.5);
-        assert_eq!(all.receives(9_000, 1, 0), 9_000 + 7_500 + 20_000);
+        assert_eq!(one.sends(1_000, 100), 1_000 + 3_500 + 10_000);
+        assert_eq!(one.receives(2_000, 200), 4_500 + 4_000 + 20_000);
+        assert_eq!(one.sends(9_000, 0), 9_000 + 3_000 + 10_000);
+        let mut slow = Processor::new(costs, 2.5);
+        assert_eq!(slow.receives(9_000, 0), 9_000 + 7_500 + 20_000);
     }
 }

@@ -1,13 +1,15 @@
-//! A cluster in virtual time: many whole NICs in one thread, over a modelled network.
+//! A cluster in virtual time: many whole NICs in one process, over a modelled network.
 //!
 //! [`run`] makes the NICs, joins them by one switch or a topology of switches, runs collectives and
 //! compares every byte with a model. A NIC is stepped when a frame arrives, a timer is due or an
 //! operation was posted, and not otherwise, so virtual time jumps from one such moment to the next.
 //! [`run_kernel`] lets kernels of users run on emulated GPUs of such ranks instead, and
 //! [`run_goal`] the sends, receives and calculations of a schedule in GOAL.
+//! Several threads may step NICs, and no result depends on how many.
 //! No clock and no address enters: one plan gives one sequence of events, whose digest is in the
 //! [`Report`].
 
+mod ahead;
 mod bound;
 mod cluster;
 mod data;
@@ -16,6 +18,7 @@ mod file_error;
 pub mod goal;
 mod host;
 mod kernel;
+mod lane;
 mod network;
 mod node;
 mod profile;
@@ -25,6 +28,7 @@ mod report;
 mod running;
 mod simulation;
 mod switch;
+mod threads;
 mod timeline;
 mod watch;
 mod wire_name;

@@ -1,5 +1,7 @@
 //! A run of a plan: what it may not ask, the operations one after the other, and the report.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::{Checksums, Port};
@@ -9,10 +11,13 @@ use crate::data::{Data, ELEMENT};
 use crate::network::{Shared, SwitchPort};
 use crate::node::{destination, Node, Operands};
 use crate::profile::{payload_share, HEADERS};
+use crate::threads::each;
 use crate::timeline::Timeline;
 use crate::world::World;
 use crate::{Breaks, Cluster, Ended, Failure, Measured, Plan, RankEnd, Report, Slow, Watch};
 
+/// Ranks from which on threads pay; measured.
+const PAYS: usize = 64;
 /// Most ranks; measured.
 const MOST: usize = 1024;
 /// Bytes that a rank takes by itself, and an end of a link; measured with 64 to 512 ranks.
@@ -109,22 +114,35 @@ pub(crate) fn started<T>(
         true => Checksums::Software,
         false => Checksums::Omitted,
     };
-    let nodes = (0..cluster.ranks).map(|rank| {
-        let port = watch.around(rank, Box::new(SwitchPort::new(rank, fabric, checksums)))?;
+    let adapters = (0..cluster.ranks).map(|rank| fabric.lock().adapter(rank, cluster));
+    let adapters: Vec<_> = adapters.collect();
+    let nodes = adapters.iter().enumerate().map(|(rank, adapter)| {
+        let port = watch.around(rank, Box::new(SwitchPort::new(adapter, checksums)))?;
         make(rank, port)
     });
     let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
     let (nodes, made): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
-    let mut world = World::new(fabric.clone(), nodes);
+    let threads = threads(cluster);
+    let mut world = World::new(fabric.clone(), nodes, adapters, threads);
     world.meet()?;
     world.begin(&cluster.faults);
     Ok((world, made))
 }
 
+/// How many threads step NICs.
+fn threads(cluster: &Cluster) -> usize {
+    match cluster.threads {
+        0 if cluster.ranks < PAYS => 1,
+        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        n => n,
+    }
+}
+
 /// Makes the cluster and runs the operations.
 fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<Report, Failure> {
     let cluster = &plan.cluster;
-    let ranks = cluster.ranks as u64;
+    let threads = threads(cluster);
+    let all: Vec<usize> = (0..cluster.ranks).collect();
     let made = |rank, port| Operands::new(rank, cluster, port, most);
     let (mut world, operands) = started(cluster, &mut watch, &fabric, made)?;
     let mut sizes = Vec::new();
@@ -133,9 +151,10 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
         let data = data_of(plan, bytes);
         // Whole elements.
         let bytes = data.bytes();
-        for (rank, node) in (0..ranks).zip(&operands) {
-            node.fill(&data.source(rank), data.lengths(rank).1 * ELEMENT);
-        }
+        each(threads, &all, |rank| {
+            let result = data.lengths(rank as u64).1 * ELEMENT;
+            operands[rank].fill(&data.source(rank as u64), result);
+        });
         let posted_ns = world.since_begin();
         let ends = world.operation(plan, &data, destination(most))?;
         if ends.iter().any(RankEnd::is_error) {
@@ -148,11 +167,12 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             break;
         }
         let time_ns = world.since_begin() - posted_ns;
-        let results = (0..ranks).zip(&operands).zip(&ends);
-        let results = results.filter(|(_, end)| end.status.is_some());
-        let results = results.map(|((rank, node), _)| {
-            let result = node.result(data.lengths(rank).1 * ELEMENT);
-            data.wrong(rank, &result)
+        let wrong = AtomicU64::new(0);
+        let lives = |rank: &usize| ends[*rank].status.is_some();
+        let living: Vec<usize> = all.iter().copied().filter(lives).collect();
+        each(threads, &living, |rank| {
+            let result = operands[rank].result(data.lengths(rank as u64).1 * ELEMENT);
+            wrong.fetch_add(data.wrong(rank as u64, &result), Ordering::Relaxed);
         });
         let algbw_gbs = bytes as f64 / time_ns.max(1) as f64;
         sizes.push(Measured {
@@ -161,7 +181,7 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             time_ns,
             algbw_gbs,
             busbw_gbs: algbw_gbs * bus_factor(plan.kind, cluster.ranks),
-            wrong: results.sum(),
+            wrong: wrong.into_inner(),
         });
     }
     let counts = world.counts();

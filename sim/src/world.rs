@@ -1,14 +1,15 @@
 //! The nodes, and the loop that steps those to which something happens.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_cuda_kernels::SteppedKernel;
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::collective::CommStatus;
-use ringbell_nic_core::types::NicTime;
 
 use crate::data::Data;
-use crate::network::{Shared, What};
+use crate::lane::{Begun, Handled, Happens, Lane, Lanes};
+use crate::network::{Sent, Shared, SharedAdapter, What};
 use crate::node::{Memory, Node};
 use crate::running::{Kernels, Outcome, Ran};
 use crate::{Breaks, Counts, Failure, Fault, Plan, RankEnd};
@@ -17,17 +18,19 @@ use crate::{Breaks, Counts, Failure, Fault, Plan, RankEnd};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer than an acknowledgement waits.
 const SETTLES: Duration = Duration::from_micros(100);
-/// Between two looks at a NIC whose link is paused.
-const WHILE_PAUSED: Duration = Duration::from_micros(100);
+/// Longest window, shorter than what is waited for between two looks at all NICs.
+const LOOKAHEAD_MOST: Duration = Duration::from_micros(50);
 /// How much sooner than the loop's deadline operations end themselves.
 const OPERATION: Duration = Duration::from_secs(50);
 
 /// The cluster.
 pub(crate) struct World {
-    fabric: Shared,
-    nodes: Vec<Node>,
-    /// When each node's earliest event of a timer is, in picoseconds.
-    due: Vec<Option<u64>>,
+    pub(crate) fabric: Shared,
+    nodes: Vec<Arc<Node>>,
+    pub(crate) lanes: Lanes,
+    pub(crate) threads: usize,
+    /// Picoseconds in which what a NIC does reaches no other.
+    pub(crate) lookahead: u64,
     now: u64,
     /// When the first operation was posted.
     begin: u64,
@@ -35,30 +38,49 @@ pub(crate) struct World {
     hash: u64,
     kernels: Kernels,
     broken: Vec<Fault>,
+    /// How the last event has ended the operation that its NIC's lane waits for.
+    ended: Option<(Status, u64)>,
+    /// Events that lanes have handled and the loop has not.
+    pub(crate) ahead: usize,
 }
 
 impl World {
-    /// A cluster whose NICs have been stepped once.
-    pub(crate) fn new(fabric: Shared, nodes: Vec<Node>) -> World {
-        let ranks = nodes.len();
+    /// A cluster whose NICs have been stepped once, of so many threads.
+    pub(crate) fn new(
+        fabric: Shared,
+        nodes: Vec<Node>,
+        adapters: Vec<SharedAdapter>,
+        threads: usize,
+    ) -> World {
+        let nodes: Vec<_> = nodes.into_iter().map(Arc::new).collect();
+        let lanes = nodes.iter().zip(adapters).enumerate();
+        let lanes = lanes.map(|(rank, (node, adapter))| Lane::new(rank, node.clone(), adapter));
+        let lookahead = fabric
+            .lock()
+            .lookahead()
+            .min(LOOKAHEAD_MOST.as_nanos() as u64 * 1_000);
         let mut world = World {
+            lookahead,
             fabric,
+            lanes: Lanes::new(lanes),
             nodes,
-            due: vec![None; ranks],
+            threads,
             now: 0,
             begin: 0,
             events: 0,
             hash: 0xcbf2_9ce4_8422_2325,
             kernels: Kernels::default(),
             broken: Vec::new(),
+            ended: None,
+            ahead: 0,
         };
-        for rank in 0..ranks {
+        for rank in 0..world.nodes.len() {
             world.step(rank);
         }
         world
     }
 
-    pub(crate) fn nodes(&self) -> &[Node] {
+    pub(crate) fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
     }
 
@@ -68,7 +90,7 @@ impl World {
         for (rank, (kernel, after)) in kernels.into_iter().enumerate() {
             let at = self.now + after * 1_000;
             self.kernels.add(kernel, at);
-            self.fabric.lock().kernel_at(at, rank);
+            self.fabric.lock().events.add(at, rank, What::Kernel);
         }
     }
 
@@ -93,12 +115,12 @@ impl World {
                 return Outcome::Ended(self.kernels.findings());
             }
             if !self.turn(deadline) {
-                let is_over = self.fabric.lock().peek_at().is_none();
+                let is_over = self.fabric.lock().events.peek_at().is_none();
                 let mut waits = self.kernels.explain();
                 for (rank, text) in &mut waits {
                     let Node {
                         nic, queue, comm, ..
-                    } = &self.nodes[*rank];
+                    } = &*self.nodes[*rank];
                     if let Ok(n @ 1..) = nic.communicator_under_way(*comm, queue.id()) {
                         *text += &format!("\n  its NIC has not ended {n} of its operations");
                     }
@@ -141,7 +163,7 @@ impl World {
 
     /// Lets a rank's host look at its NIC at a time in picoseconds.
     pub(crate) fn look_at(&self, at: u64, rank: usize) {
-        self.fabric.lock().look_at(at, rank);
+        self.fabric.lock().events.add(at, rank, What::Looks);
     }
 
     pub(crate) fn is_dead(&self, rank: usize) -> bool {
@@ -167,23 +189,25 @@ impl World {
         if self.is_dead(node) {
             return;
         }
-        // NICs count nanoseconds; one that is stepped early would find its timer not due.
-        let now = self.now.div_ceil(1_000);
         loop {
-            let moved = self.nodes[node].nic.run_at(NicTime(now));
+            let (moved, sent) = self.lanes.lock(node).run(self.now);
+            self.send(node, sent);
             if self.kernels.begun(node).is_some() && self.fabric.lock().timeline.is_some() {
                 let Node {
                     nic, queue, comm, ..
-                } = &self.nodes[node];
+                } = &*self.nodes[node];
                 let operations = nic.communicator_under_way(*comm, queue.id());
                 self.works(node, operations.unwrap_or(0));
             }
             if !self.kernels.wakes(node, moved) {
                 break;
             }
-            match self.kernels.turn(node, now) {
+            match self.kernels.turn(node, self.now.div_ceil(1_000)) {
                 Ran::Again => {}
-                Ran::Later(at) => self.fabric.lock().kernel_at(at * 1_000, node),
+                Ran::Later(at) => {
+                    let mut fabric = self.fabric.lock();
+                    fabric.events.add(at * 1_000, node, What::Kernel);
+                }
                 Ran::Ended => {
                     self.note([node as u64, 7, 0]);
                     let failed = self.kernels.failed.as_ref();
@@ -192,42 +216,75 @@ impl World {
                 }
             }
         }
-        let Some(timer) = self.nodes[node].nic.next_timer() else {
-            return;
-        };
-        // What is due and has not happened waits for room at the port.
-        let earliest = match timer.0 <= now {
-            true => match self.fabric.lock().room_at(node) {
-                Some(at) => at.div_ceil(1_000),
-                // That its link goes on is an event. Other timers are late by so much.
-                None => now + WHILE_PAUSED.as_nanos() as u64,
-            },
-            false => 0,
-        };
-        let at = timer.0.max(now + 1).max(earliest).saturating_mul(1_000);
-        if self.due[node].is_none_or(|due| due > at || due <= self.now) {
-            self.due[node] = Some(at);
-            self.fabric.lock().step_at(at, node);
+        let due = self.lanes.lock(node).timer(self.now);
+        if let Some(at) = due {
+            self.fabric.lock().events.add(at, node, What::Due);
         }
+    }
+
+    /// Takes what a NIC has sent to its link.
+    fn send(&self, rank: usize, sent: Vec<Sent>) {
+        if sent.is_empty() {
+            return;
+        }
+        let mut fabric = self.fabric.lock();
+        for sent in sent {
+            fabric.send(rank, sent);
+        }
+    }
+
+    /// Handles an event at a NIC.
+    fn happens(&mut self, rank: usize, what: Happens) {
+        let begun = self.lanes.lock(rank).begin(self.now, what);
+        self.begun(rank, &begun);
+        if begun.steps {
+            self.step(rank);
+            self.ended = self.lanes.get_mut(rank).end();
+        }
+    }
+
+    /// Enters how an event at a NIC has begun.
+    fn begun(&mut self, rank: usize, begun: &Begun) {
+        if let Some(note) = begun.note {
+            self.note(note);
+        }
+        let mut fabric = self.fabric.lock();
+        fabric.under_way -= u64::from(begun.has_arrived);
+        if let Some(at) = begun.later {
+            fabric.events.add(at, rank, What::Received);
+        }
+    }
+
+    /// Enters what a lane has done ahead. Returns how that has ended the operation.
+    pub(crate) fn enter(&mut self, rank: usize, handled: Handled) -> Option<(Status, u64)> {
+        self.ahead -= 1;
+        self.begun(rank, &handled.begun);
+        self.send(rank, handled.sent);
+        if let Some(at) = handled.due {
+            self.fabric.lock().events.add(at, rank, What::Due);
+        }
+        handled.end
     }
 
     /// Handles the next event. `false`: there is none before the deadline.
     pub(crate) fn turn(&mut self, deadline: u64) -> bool {
-        let event = self.fabric.lock().next();
+        let event = self.fabric.lock().events.next();
         let Some(event) = event.filter(|e| e.at <= deadline) else {
             return false;
         };
         let node = event.node;
         self.now = self.now.max(event.at);
+        self.ended = None;
+        if matches!(event.what, What::Due | What::Received | What::Ahead) {
+            let handled = self.lanes.lock(node).done.pop_front();
+            if let Some(handled) = handled {
+                self.ended = self.enter(node, handled);
+                return true;
+            }
+        }
         match event.what {
-            What::Due if self.due[node] != Some(event.at) => {
-                // An earlier one has taken its place.
-            }
-            What::Due => {
-                self.note([node as u64, 1, 0]);
-                self.due[node] = None;
-                self.step(node);
-            }
+            What::Due => self.happens(node, Happens::Due),
+            What::Received => self.happens(node, Happens::Received),
             What::Kernel if !self.kernels.is_due(node, event.at) => {
                 // An earlier one has taken its place, or it has ended.
             }
@@ -236,18 +293,25 @@ impl World {
                 self.step(node);
             }
             What::Looks => self.note([node as u64, 8, 0]),
-            What::Received(frame) => {
-                self.note([node as u64, 3, frame.bytes.len() as u64]);
-                self.fabric.lock().received(node, frame);
-                self.step(node);
-            }
+            // Its lane has done it.
+            What::Ahead => {}
             What::Free(link) => self.fabric.lock().free(event.at, link),
             What::Fetched(frame) => self.fabric.lock().fetched(event.at, node, frame),
             What::Paused(link, is_paused) => {
                 self.note([link.index() as u64, 9, u64::from(is_paused)]);
-                let goes_on = self.fabric.lock().paused(event.at, link, is_paused);
-                if let Some(rank) = goes_on {
-                    self.step(rank);
+                let left = self.fabric.lock().paused(event.at, link, is_paused);
+                if node >= self.lanes.len() {
+                    return true;
+                }
+                let mut adapter = self.lanes.get_mut(node).adapter.lock();
+                match is_paused {
+                    true => adapter.pauses(),
+                    false => adapter.goes_on(left),
+                }
+                drop(adapter);
+                if !is_paused {
+                    self.step(node);
+                    self.ended = self.lanes.get_mut(node).end();
                 }
             }
             What::Breaks(what) => {
@@ -265,10 +329,11 @@ impl World {
                 }
             }
             What::Crossed(link, frame) => {
-                self.note([link.index() as u64, 2, frame.bytes.len() as u64]);
+                let note = [link.index() as u64, 2, frame.len() as u64];
                 let arrived = self.fabric.lock().crossed(event.at, link, frame);
-                if let Some(rank) = arrived {
-                    self.step(rank);
+                match arrived {
+                    Some(frame) => self.happens(node, Happens::Crossed(link, frame)),
+                    None => self.note(note),
                 }
             }
         }
@@ -303,7 +368,9 @@ impl World {
     /// Lets time pass, with all that happens in it.
     fn wait(&mut self, ns: u64) {
         let until = self.now + ns * 1_000;
-        while self.fabric.lock().peek_at().is_some_and(|at| at <= until) {
+        let is_before = |at: u64| at <= until;
+        while self.fabric.lock().events.peek_at().is_some_and(is_before) {
+            self.run_ahead(until, None);
             self.turn(until);
         }
         self.now = until;
@@ -370,26 +437,24 @@ impl World {
         let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
         self.wait(plan.cluster.profile.host.doorbell_ns);
         let what = (plan.kind, plan.algo);
-        let mut tickets = Vec::new();
         for rank in 0..self.nodes.len() {
             let ticket = self.nodes[rank].post(what, data.count, [Memory::va(0), to], OPERATION);
             let ticket = ticket.ok_or_else(|| Failure::Made {
                 rank,
                 why: "its queue is full".into(),
             })?;
-            tickets.push(ticket);
-            self.step(rank);
+            self.lanes.lock(rank).ticket = Some(ticket);
         }
-        let mut ends = vec![None; tickets.len()];
-        let mut left = tickets.len();
-        let mut looked = 0..tickets.len();
+        // All of them once, then whom the last event may have ended.
+        let mut ended = self.step_posted();
+        let mut left = self.nodes.len();
+        let mut ends = vec![None; left];
         loop {
-            // All of them once, then whom the last event may have ended.
-            for rank in looked {
+            for (rank, ended) in ended.drain(..) {
                 if ends[rank].is_some() {
                     continue;
                 }
-                if let Some(end) = self.end_of(rank, tickets[rank]) {
+                if let Some(end) = self.end_of(rank, ended) {
                     let what = || match end.status {
                         Some(Status::Ok) => title(data),
                         Some(status) => format!("{}: {status:?}", title(data)),
@@ -404,6 +469,7 @@ impl World {
                 self.wait(plan.cluster.profile.host.completion_ns);
                 return Ok(ends.into_iter().flatten().collect());
             }
+            self.run_ahead(deadline, Some(&ends));
             let next = self.next_rank();
             if !self.turn(deadline) {
                 let waiting = (0..ends.len()).filter(|r| ends[*r].is_none());
@@ -415,24 +481,25 @@ impl World {
                 }
                 return Err(hung(waiting, "the end of an operation"));
             }
-            looked = next.map_or(0..0, |n| n..n + 1);
+            ended.extend(next.map(|rank| (rank, self.ended)));
         }
     }
 
-    /// How an operation has ended on a rank, if it has.
-    fn end_of(&self, rank: usize, ticket: u32) -> Option<RankEnd> {
+    /// How an operation has ended on a rank, if it has: it was killed, or its NIC says so.
+    fn end_of(&self, rank: usize, ended: Option<(Status, u64)>) -> Option<RankEnd> {
         let at_ns = self.since_begin();
         if self.is_dead(rank) {
             return Some(RankEnd::killed(at_ns));
         }
-        let done = self.nodes[rank].queue.poll(ticket)?;
-        Some(RankEnd::of(done.status, done.detail, at_ns))
+        ended.map(|(status, detail)| RankEnd::of(status, detail, at_ns))
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        self.fabric.lock().is_over = true;
+        for rank in 0..self.lanes.len() {
+            self.lanes.lock(rank).adapter.lock().end();
+        }
     }
 }
 

@@ -15,5 +15,6 @@ mod grammar;
 mod hosts;
 mod kernels;
 mod switches;
+mod threads;
 mod timelines;
 mod topologies;

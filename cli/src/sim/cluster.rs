@@ -54,6 +54,10 @@ pub(super) struct ClusterArgs {
     /// also of the buffers' contents, the begin and the order of threads (0: their own order)
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
+    /// Threads that run NICs of a collective at once; they change no result [default: as many as
+    /// there are cores from 64 ranks on, or 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
     #[command(flatten)]
     faults: FaultArgs,
 }
@@ -82,6 +86,7 @@ impl ClusterArgs {
             loss: self.loss,
             seed: self.seed,
             slow: self.faults.slow.clone(),
+            threads: self.threads.map_or(0, usize::from),
             ..Cluster::new(ranks, self.profile.clone())
         })
     }

@@ -1,7 +1,7 @@
 //! What happens next, in the order of time.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::flow::Frame;
 use super::link::LinkId;
@@ -17,7 +17,7 @@ pub(crate) enum What {
     /// A NIC has fetched a frame that it sends.
     Fetched(Box<Frame>),
     /// A NIC has taken a frame.
-    Received(Box<Frame>),
+    Received,
     /// The switch at the end of a link pauses it, or lets it go on.
     Paused(LinkId, bool),
     /// A timer is due.
@@ -28,6 +28,8 @@ pub(crate) enum What {
     Looks,
     /// Something breaks.
     Breaks(Breaks),
+    /// What its lane has done already.
+    Ahead,
 }
 
 /// Something that happens. Times are picoseconds.
@@ -69,13 +71,15 @@ impl Ord for Event {
 
 /// Events that have not happened yet.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     events: BinaryHeap<Reverse<Event>>,
+    /// Those of a window, in their order. Others may be between them.
+    near: VecDeque<Event>,
     seq: u64,
 }
 
 impl Queue {
-    pub(super) fn add(&mut self, at: u64, node: usize, what: What) {
+    pub(crate) fn add(&mut self, at: u64, node: usize, what: What) {
         self.seq += 1;
         let seq = self.seq;
         let event = Event {
@@ -87,17 +91,58 @@ impl Queue {
         self.events.push(Reverse(event));
     }
 
-    pub(super) fn next(&mut self) -> Option<Event> {
-        self.events.pop().map(|e| e.0)
+    pub(crate) fn next(&mut self) -> Option<Event> {
+        match self.is_near_first() {
+            true => self.near.pop_front(),
+            false => self.events.pop().map(|e| e.0),
+        }
+    }
+
+    fn is_near_first(&self) -> bool {
+        match (self.near.front(), self.events.peek()) {
+            (Some(near), Some(Reverse(other))) => near < other,
+            (near, _) => near.is_some(),
+        }
+    }
+
+    fn peek(&self) -> Option<&Event> {
+        match self.is_near_first() {
+            true => self.near.front(),
+            false => self.events.peek().map(|e| &e.0),
+        }
     }
 
     /// When the next event is.
-    pub(super) fn peek_at(&self) -> Option<u64> {
-        self.events.peek().map(|e| e.0.at)
+    pub(crate) fn peek_at(&self) -> Option<u64> {
+        self.peek().map(|e| e.at)
     }
 
     /// The node of the next event.
     pub(super) fn peek_node(&self) -> Option<usize> {
-        self.events.peek().map(|e| e.0.node)
+        self.peek().map(|e| e.node)
+    }
+
+    /// Whether a window has not passed.
+    pub(crate) fn has_window(&self) -> bool {
+        !self.near.is_empty()
+    }
+
+    /// Takes the events of a window: those before a time, and before something breaks. Returns
+    /// them, and the time before which there are no others but those that they make.
+    pub(crate) fn window(&mut self, mut end: u64) -> (VecDeque<Event>, u64) {
+        let mut near = std::mem::take(&mut self.near);
+        while let Some(Reverse(next)) = self.events.peek().filter(|e| e.0.at < end) {
+            if matches!(next.what, What::Breaks(_)) {
+                end = next.at;
+                break;
+            }
+            near.extend(self.events.pop().map(|e| e.0));
+        }
+        (near, end)
+    }
+
+    /// Puts the events of a window back.
+    pub(crate) fn put_back(&mut self, near: VecDeque<Event>) {
+        self.near = near;
     }
 }

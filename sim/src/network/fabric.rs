@@ -1,24 +1,19 @@
 //! Links, what waits for them, and what happens to frames at their ends.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringbell_nic_core::port::impair::mark_frame;
-use ringbell_nic_core::wire::ETHERNET_HEADER;
 
-use super::event::{Event, Queue, What};
+use super::event::{Queue, What};
 use super::flow::{weight, Frame};
 use super::graph::Graph;
 use super::link::{LinkId, Waiting};
+use super::port::{Sent, SharedAdapter};
 use crate::fault::Breaks;
-use crate::host::Processors;
 use crate::random::Random;
 use crate::timeline::{Crossing, LinkTrack, Timeline};
 use crate::{Cluster, Failure, Profile, Switches};
 
-/// Frames that may wait for a NIC's own link: a short ring, so that the NIC decides late, and an
-/// acknowledgement does not wait for the data of another connection.
-const OWN_QUEUE: u64 = 2;
 /// A pause on its link, without the FCS.
 const PAUSE_FRAME: usize = 60;
 
@@ -27,18 +22,11 @@ const PAUSE_FRAME: usize = 60;
 pub(crate) struct Fabric {
     pub(super) profile: Profile,
     graph: Graph,
-    /// What has arrived, by rank.
-    pub(super) inboxes: Vec<VecDeque<Box<Frame>>>,
-    /// Frames that NICs have taken, for the next ones: they have the memory.
-    pub(super) spare: Vec<Frame>,
-    /// By rank: when all that its NIC has given to its link will have left, without pauses.
-    given: Vec<u64>,
     /// By node: bytes that wait there, if it is a switch.
     held: Vec<u64>,
     /// By rank.
     is_dead: Vec<bool>,
-    events: Queue,
-    processors: Processors,
+    pub(crate) events: Queue,
     loss: f64,
     random: Random,
     hash_seed: u64,
@@ -60,8 +48,6 @@ pub(crate) struct Fabric {
     pub(crate) longest: usize,
     /// What is seen, if the run has a timeline.
     pub(crate) timeline: Option<Timeline>,
-    /// The run is over: what a NIC sends when it is dropped, at the host's time, is not sent.
-    pub(crate) is_over: bool,
 }
 
 /// The network, shared by its ports.
@@ -78,21 +64,15 @@ impl Shared {
             None => Graph::one_switch(cluster.ranks, &cluster.profile),
             Some(topology) => Graph::of(topology, cluster.ranks, &cluster.profile)?,
         };
-        let mut processors = Processors::new(cluster.ranks, cluster.profile.host);
         for slow in &cluster.slow {
             graph.slow(slow.rank, slow.factor);
-            processors.slow(slow.rank, slow.factor);
         }
         Ok(Shared(Arc::new(Mutex::new(Fabric {
             profile: cluster.profile.clone(),
             held: vec![0; graph.nodes()],
             graph,
-            inboxes: (0..cluster.ranks).map(|_| VecDeque::new()).collect(),
-            spare: Vec::new(),
-            given: vec![0; cluster.ranks],
             is_dead: vec![false; cluster.ranks],
             events: Queue::default(),
-            processors,
             loss: cluster.loss,
             random: Random(cluster.seed),
             hash_seed: cluster.network.hash_seed,
@@ -106,7 +86,6 @@ impl Shared {
             deepest: 0,
             longest: 0,
             timeline: None,
-            is_over: false,
         }))))
     }
 
@@ -126,43 +105,23 @@ impl Fabric {
         self.graph.tracks()
     }
 
-    /// Steps a rank's NIC at this time.
-    pub(crate) fn step_at(&mut self, at: u64, rank: usize) {
-        self.events.add(at, rank, What::Due);
-    }
-
-    /// Lets a rank's kernel run at this time.
-    pub(crate) fn kernel_at(&mut self, at: u64, rank: usize) {
-        self.events.add(at, rank, What::Kernel);
-    }
-
-    /// Lets a rank's host look at its NIC at this time.
-    pub(crate) fn look_at(&mut self, at: u64, rank: usize) {
-        self.events.add(at, rank, What::Looks);
-    }
-
-    pub(crate) fn next(&mut self) -> Option<Event> {
-        self.events.next()
+    /// What is between a rank's NIC and its link.
+    pub(crate) fn adapter(&self, rank: usize, cluster: &Cluster) -> SharedAdapter {
+        let link = self.graph.link(self.graph.of_rank(rank));
+        SharedAdapter::new(rank, cluster, link.gbps)
     }
 
     /// The rank of the next event, if it is one of a NIC.
     pub(crate) fn peek_rank(&self) -> Option<usize> {
         let node = self.events.peek_node()?;
-        (node < self.inboxes.len()).then_some(node)
+        (node < self.is_dead.len()).then_some(node)
     }
 
-    /// When the next event is.
-    pub(crate) fn peek_at(&self) -> Option<u64> {
-        self.events.peek_at()
-    }
-
-    /// When a rank's port has room for a frame of any length; none while its link is paused. One
-    /// that is fetched needs none.
-    pub(crate) fn room_at(&self, rank: usize) -> Option<u64> {
-        let longest = ETHERNET_HEADER + self.profile.mtu;
-        let link = self.graph.link(self.graph.of_rank(rank));
-        let waits = OWN_QUEUE * link.frame_ps(longest) + self.processors.send_delay();
-        (!link.is_paused).then(|| self.given[rank].saturating_sub(waits))
+    /// What a NIC does reaches no other NIC before so many picoseconds have passed: a frame's time
+    /// on the link to the other one.
+    pub(crate) fn lookahead(&self) -> u64 {
+        let links = self.graph.to_ranks();
+        links.map(|l| l.delay_ps + l.frame_ps(0)).min().unwrap_or(0)
     }
 
     /// Lets something break at this time.
@@ -187,17 +146,28 @@ impl Fabric {
         self.is_dead[rank]
     }
 
-    /// Gives a frame that has crossed a link to the NIC or the switch at its end. Returns the rank
-    /// whose NIC it is.
-    pub(crate) fn crossed(&mut self, at: u64, link: LinkId, frame: Box<Frame>) -> Option<usize> {
+    /// Whether a frame that has crossed a link reaches the NIC at its end.
+    pub(crate) fn reaches_rank(&self, link: LinkId) -> bool {
+        let l = self.graph.link(link);
+        !l.is_cut && self.is_dead.get(l.to) == Some(&false)
+    }
+
+    /// Gives a frame that has crossed a link to the switch at its end, or returns it for the NIC
+    /// there.
+    pub(crate) fn crossed(
+        &mut self,
+        at: u64,
+        link: LinkId,
+        frame: Box<Frame>,
+    ) -> Option<Box<Frame>> {
         let l = self.graph.link(link);
         let (node, is_cut) = (l.to, l.is_cut);
         if is_cut || self.is_dead.get(node) == Some(&true) {
             self.lose(at, link, &frame);
             return None;
         }
-        if node < self.inboxes.len() {
-            return self.receive(at, node, frame);
+        if node < self.is_dead.len() {
+            return Some(frame);
         }
         let Some(to) = frame.to else {
             // No rank has its address.
@@ -206,7 +176,8 @@ impl Fabric {
         };
         // A flow keeps its link until that is cut; a cut of another link does not move it.
         let heavy = |l: &LinkId| weight(self.hash_seed, frame.flow, l.index());
-        match self.graph.toward(node, to).max_by_key(heavy) {
+        let ways = self.graph.toward(node, to).iter().copied();
+        match ways.max_by_key(heavy) {
             Some(output) => self.store(at, [link, output], frame),
             // Cuts have left no way.
             None => self.lose(at, link, &frame),
@@ -221,23 +192,6 @@ impl Fabric {
         if let Some(timeline) = &mut self.timeline {
             timeline.lost(link.index(), at, frame.bytes.len());
         }
-    }
-
-    /// Lets a rank's NIC take a frame. Returns the rank if it has it at once.
-    fn receive(&mut self, at: u64, rank: usize, frame: Box<Frame>) -> Option<usize> {
-        let done = self.processors.receives(at, rank, frame.bytes.len());
-        if done > at {
-            self.events.add(done, rank, What::Received(frame));
-            return None;
-        }
-        self.received(rank, frame);
-        Some(rank)
-    }
-
-    /// Gives a frame to a rank's port.
-    pub(crate) fn received(&mut self, rank: usize, frame: Box<Frame>) {
-        self.under_way -= 1;
-        self.inboxes[rank].push_back(frame);
     }
 
     /// Stores a frame that came by the first link at the output to the second.
@@ -292,19 +246,15 @@ impl Fabric {
         self.events.add(there, node, What::Paused(id, asks));
     }
 
-    /// A pause of a link has come to where it begins, or its end. Returns the rank whose NIC may
-    /// send again.
-    pub(crate) fn paused(&mut self, at: u64, id: LinkId, is_paused: bool) -> Option<usize> {
+    /// A pause of a link has come to where it begins, or its end. Returns when what waits for the
+    /// link will have left.
+    pub(crate) fn paused(&mut self, at: u64, id: LinkId, is_paused: bool) -> u64 {
         self.graph.link_mut(id).is_paused = is_paused;
-        if is_paused {
-            return None;
+        if !is_paused {
+            self.go_on(at, id);
         }
-        self.go_on(at, id);
         let link = self.graph.link(id);
-        let free = link.busy.max(at) + link.waiting_ps();
-        let rank = self.graph.link(id.back()).to;
-        *self.given.get_mut(rank)? = free;
-        Some(rank)
+        link.busy.max(at) + link.waiting_ps()
     }
 
     /// A link is free for what waits.
@@ -356,21 +306,21 @@ impl Fabric {
         }
     }
 
-    /// Sends a frame from a rank's port.
-    pub(super) fn send(&mut self, now: u64, from: usize, bytes: &[u8]) {
+    /// Takes a frame that a rank's NIC has sent.
+    pub(crate) fn send(&mut self, from: usize, sent: Sent) {
+        let Sent {
+            mut frame,
+            given,
+            at,
+        } = sent;
         self.packets += 1;
         self.under_way += 1;
-        self.bytes += bytes.len() as u64;
-        self.longest = self.longest.max(bytes.len());
-        let at = self.processors.sends(now, from, bytes.len());
-        let link = self.graph.link(self.graph.of_rank(from));
-        self.given[from] = self.given[from].max(at) + link.frame_ps(bytes.len());
-        let mut frame = Box::new(self.spare.pop().unwrap_or_default());
-        frame.fill(bytes, self.inboxes.len());
+        self.bytes += frame.bytes.len() as u64;
+        self.longest = self.longest.max(frame.bytes.len());
         if self.spray {
             frame.spray(self.packets);
         }
-        match at > now {
+        match at > given {
             true => self.events.add(at, from, What::Fetched(frame)),
             false => self.fetched(at, from, frame),
         }

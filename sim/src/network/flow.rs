@@ -8,7 +8,7 @@ use crate::random::mix;
 /// A frame on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
-    pub(crate) bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     /// The rank to which it goes; none where no rank has its address.
     pub(super) to: Option<usize>,
     /// Number of its flow.
@@ -22,6 +22,11 @@ impl Frame {
         self.bytes.extend_from_slice(bytes);
         self.to = destination(bytes, ranks);
         self.flow = flow(bytes);
+    }
+
+    /// Its bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Becomes a flow of its own, so that switches spread it.

@@ -21,6 +21,8 @@ pub(super) struct Graph {
     leaving: Vec<Vec<LinkId>>,
     /// By rank, then by node: links on the way from there.
     hops: Vec<Vec<u16>>,
+    /// By node, then by rank: the links toward it, of those that were asked for.
+    ways: Vec<Vec<Option<Box<[LinkId]>>>>,
 }
 
 /// Names of nodes: the ranks', then the others.
@@ -95,6 +97,7 @@ impl Graph {
             leaving: vec![Vec::new(); names.len()],
             names,
             hops: Vec::new(),
+            ways: Vec::new(),
         }
     }
 
@@ -118,6 +121,7 @@ impl Graph {
     /// Finds the shortest ways to each rank.
     fn find_ways(&mut self, ranks: usize) {
         self.hops = (0..ranks).map(|rank| self.walk(rank)).collect();
+        self.ways = vec![Vec::new(); self.nodes()];
     }
 
     /// Walks to all nodes, the nearest first; returns their distances.
@@ -186,6 +190,11 @@ impl Graph {
         (0..self.links.len()).map(track).collect()
     }
 
+    /// The links that end at ranks.
+    pub(super) fn to_ranks(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter().filter(|l| l.to < self.hops.len())
+    }
+
     /// The link that leaves a rank.
     #[inline]
     pub(super) fn of_rank(&self, rank: usize) -> LinkId {
@@ -193,12 +202,18 @@ impl Graph {
     }
 
     /// The links that leave a node and bring a frame nearer to a rank.
-    pub(super) fn toward(&self, node: usize, rank: usize) -> impl Iterator<Item = LinkId> + '_ {
-        let hops = &self.hops[rank];
-        let leaving = self.leaving[node].iter().copied();
-        leaving.filter(move |l| {
-            let link = &self.links[l.index()];
-            hops[link.to] < hops[node] && !link.is_cut
+    pub(super) fn toward(&mut self, node: usize, rank: usize) -> &[LinkId] {
+        if self.ways[node].is_empty() {
+            self.ways[node] = vec![None; self.hops.len()];
+        }
+        self.ways[node][rank].get_or_insert_with(|| {
+            let hops = &self.hops[rank];
+            let leaving = self.leaving[node].iter().copied();
+            let nearer = leaving.filter(|l| {
+                let link = &self.links[l.index()];
+                hops[link.to] < hops[node] && !link.is_cut
+            });
+            nearer.collect()
         })
     }
 }

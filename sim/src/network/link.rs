@@ -26,6 +26,11 @@ impl LinkId {
     }
 }
 
+/// Time that a frame occupies a link of this rate.
+pub(super) fn frame_ps(gbps: f64, frame: usize) -> u64 {
+    ((frame + LINE_BYTES) as f64 * 8_000.0 / gbps).round() as u64
+}
+
 /// A frame that waits for a link.
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -77,7 +82,7 @@ impl Link {
 
     /// Time that a frame occupies the link.
     pub(super) fn frame_ps(&self, frame: usize) -> u64 {
-        ((frame + LINE_BYTES) as f64 * 8_000.0 / self.gbps).round() as u64
+        frame_ps(self.gbps, frame)
     }
 
     /// Bytes of the frames that wait, without the one that crosses.

@@ -12,6 +12,8 @@ mod link;
 mod port;
 
 pub(crate) use self::address::{ip, mac};
-pub(crate) use self::event::What;
+pub(crate) use self::event::{Event, What};
 pub(crate) use self::fabric::Shared;
-pub(crate) use self::port::SwitchPort;
+pub(crate) use self::flow::Frame;
+pub(crate) use self::link::LinkId;
+pub(crate) use self::port::{Sent, SharedAdapter, SwitchPort};
