@@ -65,6 +65,13 @@ pub(crate) struct Args {
     /// ATLAHS
     #[arg(long, conflicts_with_all = ["json", "text"])]
     goal: bool,
+    /// Write the same messages as execution traces of Chakra, for ASTRA-sim and `ringbell sim
+    /// trace`: NAME.0.et, NAME.1.et, ...
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["goal", "text", "json"])]
+    chakra: Option<PathBuf>,
+    /// Print the programs as an algorithm file of MSCCL: XML with a gpu for each rank
+    #[arg(long, conflicts_with_all = ["goal", "text", "json", "chakra"])]
+    msccl: bool,
     /// Draw the table, with an arrow for each message, as an SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -151,6 +158,17 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.goal {
         let schedule = goal::schedule(&explained.programs, args.size)?;
         stdio::out(schedule.to_string())?;
+        return Ok(Exit::Ok);
+    }
+    if let Some(name) = &args.chakra {
+        return goal::write_chakra(&explained.programs, args.size, name);
+    }
+    if args.msccl {
+        let text = program::msccl(&explained.programs).map_err(|e| {
+            let advice = "give another collective or algorithm, as all-reduce --algo ring";
+            Problem::new(Exit::Usage, e.to_string(), advice)
+        })?;
+        stdio::out(text)?;
         return Ok(Exit::Ok);
     }
     match args.json.as_deref() {

@@ -223,3 +223,49 @@ fn chakras_files_are_found_by_the_first_of_them() {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(said.contains("job.1.et"), "{said}");
 }
+
+#[test]
+fn the_program_of_a_collective_is_written_for_other_simulators() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let name = dir.path().join("ring");
+    let name = name.to_str().expect("text");
+    let collective = [
+        "explain",
+        "all-reduce",
+        "-R",
+        "3",
+        "--algo",
+        "ring",
+        "--size",
+        "6000",
+    ];
+    let out = ringbell(&[&collective[..], &["--chakra", name]].concat());
+    assert_eq!(
+        (out.status.code(), out.stdout.len()),
+        (Some(0), 0),
+        "{out:?}"
+    );
+    let report = |file: &Path| -> Value {
+        let out = trace(file, &["--json"]);
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        serde_json::from_slice(&out.stdout).expect("JSON")
+    };
+    let chakra = report(&PathBuf::from(format!("{name}.0.et")));
+    let goal = ringbell(&[&collective[..], &["--goal"]].concat());
+    let (_dir, file) = written(&String::from_utf8_lossy(&goal.stdout));
+    let goal = report(&file);
+    assert_eq!(
+        (&chakra["hash"], &chakra["messages"]),
+        (&goal["hash"], &Value::from(12))
+    );
+
+    let out = ringbell(&[&collective[..], &["--msccl"]].concat());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        text.starts_with("<algo name=\"ringbell-ring\" proto=\"Simple\""),
+        "{text}"
+    );
+    assert_eq!(text.matches("<gpu id=").count(), 3, "{text}");
+    let out = ringbell(&["explain", "barrier", "--msccl"]);
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+}

@@ -383,3 +383,38 @@ fn no_bytes_make_it_panic() {
     }
     assert!(taken > 0, "some changes matter to no one");
 }
+
+#[test]
+fn what_is_written_is_read_again() {
+    for name in ["step", "ALL_GATHER", "BARRIER", "two_comp_nodes_dependent"] {
+        let ranks = if name == "step" { 4 } else { 2 };
+        let first = schedule(name, ranks);
+        let files = first.to_chakra().expect(name).into_iter();
+        let files: Vec<_> = files.map(|f| (name.to_owned(), f)).collect();
+        let again = Schedule::from_chakra(&files).expect(name);
+        let shape = |s: &Schedule| -> Vec<(Work, u8, Vec<Need>)> {
+            let ops = s.ranks().iter().flatten();
+            ops.map(|op| (op.work, op.cpu, op.needs.clone())).collect()
+        };
+        assert_eq!(shape(&again), shape(&first), "{name}");
+        assert_eq!(well(again).counts.hash, well(first).counts.hash, "{name}");
+    }
+    for (body, what) in [
+        ("calc 1500", "rank 0: calc 1500: no whole microseconds"),
+        (
+            "recv 8b from -1",
+            "rank 0: recv 8b from -1 tag 0: a node names sender and tag",
+        ),
+        (
+            "a: calc 0\nb: calc 0\nb irequires a",
+            "rank 0: b: calc 0: it waits for a begin, and nodes wait for ends",
+        ),
+    ] {
+        let text = format!("num_ranks 2\nrank 0 {{\n{body}\n}}\n");
+        let error = Schedule::parse("a", &text)
+            .expect("right")
+            .to_chakra()
+            .expect_err(body);
+        assert_eq!(error.to_string(), what);
+    }
+}

@@ -1,10 +1,12 @@
 //! The programs of a collective as a schedule in GOAL, for other simulators and our own.
 
+use std::path::Path;
+
 use anyhow::Result;
 use ringbell::parts::onc_engines::program::{Layout, Operand, Program, Step, Target};
 use ringbell_sim::goal::{Need, Op, Schedule, Work};
 
-use crate::{Exit, Problem};
+use crate::{files, Exit, Problem};
 
 /// The schedule, for blocks of so many bytes.
 ///
@@ -23,6 +25,20 @@ pub(super) fn schedule(programs: &[Program], block: u64) -> Result<Schedule> {
         let what = "the programs name ranks that they do not have";
         Problem::new(Exit::Failed, what, "this is an error of the command").into()
     })
+}
+
+/// Writes the schedule as a file of Chakra for each rank.
+pub(super) fn write_chakra(programs: &[Program], block: u64, name: &Path) -> Result<Exit> {
+    let files = schedule(programs, block)?.to_chakra().map_err(|e| {
+        let advice = "this is an error of the command";
+        Problem::new(Exit::Failed, e.to_string(), advice)
+    })?;
+    for (rank, bytes) in files.iter().enumerate() {
+        let mut path = name.as_os_str().to_owned();
+        path.push(format!(".{rank}.et"));
+        files::write(Path::new(&path), bytes, "--chakra")?;
+    }
+    Ok(Exit::Ok)
 }
 
 fn operations(program: &Program, block: u64) -> Vec<Op> {

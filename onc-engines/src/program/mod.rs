@@ -10,6 +10,7 @@ mod family;
 mod generate;
 mod hash;
 mod layout;
+mod msccl;
 mod names;
 mod simulate;
 mod step;
@@ -25,6 +26,7 @@ pub use generate::{
 };
 pub use hash::hash_all;
 pub use layout::Layout;
+pub use msccl::{msccl, MscclError};
 pub use names::{algorithm_named, collective_named, spelled};
 pub use simulate::{simulate, Outcome, SimulateError};
 pub use step::{buffer_blocks, Chunks, Operand, Order, Place, Program, Step, Target};

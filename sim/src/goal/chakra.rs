@@ -166,6 +166,11 @@ impl Node {
     }
 
     fn tag(&self) -> Result<Option<u32>, String> {
+        // An int32, as Chakra's feeder has it, which takes it for one without a sign.
+        let short = self.attribute("comm_tag").and_then(|a| a.int32);
+        if let Some(tag) = short {
+            return Ok(Some(tag as u32));
+        }
         let tag = self.number("comm_tag").map(u32::try_from).transpose();
         tag.map_err(|_| "`comm_tag` is no number of 32 bits".into())
     }
@@ -334,4 +339,115 @@ fn ops(file: &str, nodes: &[Node], ranks: usize) -> Result<Vec<Op>, ChakraError>
         return Err(whole(file, what));
     }
     Ok(ops)
+}
+
+/// Why a schedule is no trace of Chakra.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank}: {what}")]
+pub struct NotChakra {
+    /// The rank.
+    pub rank: usize,
+    /// What its traces cannot say.
+    pub what: String,
+}
+
+impl Schedule {
+    /// The file of each rank, as [`from_chakra`](Schedule::from_chakra) and Chakra's own tools read
+    /// it. Processor 0 is the host's, others are streams.
+    ///
+    /// # Errors
+    /// [`NotChakra`]: times that are no whole microseconds, receives from any rank or of any tag,
+    /// and operations that wait for the begin of others.
+    pub fn to_chakra(&self) -> Result<Vec<Vec<u8>>, NotChakra> {
+        let ranks = self.ranks().len() as u64;
+        let of_rank = |(rank, ops): (usize, &Vec<Op>)| {
+            let version = "1.0.0".into();
+            let mut file = GlobalMetadata { version }.encode_length_delimited_to_vec();
+            for (op, id) in ops.iter().zip(0..) {
+                let node = node_of(op, id, ranks);
+                let node = node.map_err(|what| NotChakra { rank, what })?;
+                file.extend(node.encode_length_delimited_to_vec());
+            }
+            Ok(file)
+        };
+        self.ranks().iter().enumerate().map(of_rank).collect()
+    }
+}
+
+/// A node for an operation, or what it cannot say.
+fn node_of(op: &Op, id: u64, ranks: u64) -> Result<Node, String> {
+    let attribute = |name: &str| Attribute {
+        name: name.into(),
+        ..Attribute::default()
+    };
+    let short = |name, value: u32| Attribute {
+        int32: Some(value as i32),
+        ..attribute(name)
+    };
+    let long = |name, value: u64| Attribute {
+        int64: Some(value as i64),
+        ..attribute(name)
+    };
+    if op.needs.iter().any(|n| n.begin) {
+        return Err(format!(
+            "{op}: it waits for a begin, and nodes wait for ends"
+        ));
+    }
+    let mut duration_micros = 0;
+    let mut attr = vec![Attribute {
+        bool: Some(op.cpu == 0 && matches!(op.work, Work::Calc { .. })),
+        ..attribute("is_cpu_op")
+    }];
+    if op.cpu > 0 {
+        attr.push(long("stream", op.cpu.into()));
+    }
+    let kind = match op.work {
+        Work::Calc { ns } if ns % 1_000 == 0 => {
+            duration_micros = ns / 1_000;
+            COMP
+        }
+        Work::Calc { .. } => return Err(format!("{op}: no whole microseconds")),
+        Work::Send { to, bytes, tag } => {
+            attr.extend([
+                short("comm_dst", to),
+                long("comm_size", bytes),
+                short("comm_tag", tag),
+            ]);
+            SEND
+        }
+        Work::Recv {
+            from: Some(from),
+            bytes,
+            tag: Some(tag),
+        } => {
+            attr.extend([
+                short("comm_src", from),
+                long("comm_size", bytes),
+                short("comm_tag", tag),
+            ]);
+            RECV
+        }
+        Work::Recv { .. } => return Err(format!("{op}: a node names sender and tag")),
+        Work::Collective { kind, bytes } => {
+            let known = COLLECTIVES.iter().position(|(_, k)| *k == Some(kind));
+            let Some(number) = known else {
+                return Err(format!("{op}: no collective of Chakra"));
+            };
+            let given = match kind {
+                CollectiveKind::AllGather => bytes / ranks,
+                _ => bytes,
+            };
+            attr.extend([long("comm_type", number as u64), long("comm_size", given)]);
+            COLLECTIVE
+        }
+    };
+    Ok(Node {
+        id,
+        name: op.label.as_deref().unwrap_or("op").into(),
+        kind,
+        ctrl_deps: Vec::new(),
+        data_deps: op.needs.iter().map(|n| n.op.into()).collect(),
+        duration_micros,
+        attr,
+    })
 }

@@ -12,6 +12,6 @@ mod parse;
 mod schedule;
 mod write;
 
-pub use self::chakra::ChakraError;
+pub use self::chakra::{ChakraError, NotChakra};
 pub use self::needs::Need;
 pub use self::schedule::{Op, Schedule, Work};
