@@ -1,13 +1,18 @@
 //! `ringbell explain`: the steps of a collective, in the form of FpgaNIC's Table 8.
 
+#![allow(clippy::disallowed_methods)] // Says how long a plan takes to make.
+
 mod draw;
 mod goal;
+mod one_rank;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use ringbell::abi::{Algorithm, CollectiveKind};
+use ringbell::parts::nic_core::collective::{plan_size, Shape};
 use ringbell::parts::onc_engines::program::{
     self, algorithm_named, algorithms, check, collective_named, pretty, spelled, Family, InPlace,
     Limits, Locality, Order, Program, Proof, Table, Thresholds, UserProgram,
@@ -24,9 +29,9 @@ pub(crate) struct Args {
     /// barrier
     #[arg(value_parser = collective, required_unless_present = "program", conflicts_with = "program")]
     collective: Option<CollectiveKind>,
-    /// Ranks, up to 256: table and proof grow with their square
+    /// Ranks, up to 4096. Table and proof of all grow with their square: above 256, one rank's steps
     #[arg(short = 'R', short_alias = 'n', long, value_name = "N", default_value_t = 4,
-          value_parser = clap::value_parser!(u32).range(1..=256))]
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
     /// Algorithm [default: what the NIC chooses for this size, ranks and transport]
     #[arg(long, value_parser = algorithm)]
@@ -45,7 +50,7 @@ pub(crate) struct Args {
     /// Root, where the collective has one
     #[arg(long, default_value_t = 0)]
     root: u32,
-    /// Show this rank only; may be given several times
+    /// Show this rank only; may be given several times. Above 256 ranks: 0 if none is given
     #[arg(long)]
     rank: Vec<u32>,
     /// Bytes of a block, for the byte counts and the choice of the algorithm
@@ -98,11 +103,29 @@ fn algorithm(name: &str) -> Result<Algorithm, String> {
     })
 }
 
+/// Most ranks with a table and a proof.
+const TABLE_RANKS: u32 = 256;
+
 /// The whole explanation.
 struct Explained {
     programs: Vec<Program>,
     proof: Proof,
     table: Table,
+    /// What a rank's plan takes, of the ranks that were asked for; none of a program of one's own.
+    plans: Vec<Planned>,
+}
+
+/// What a NIC needs to run a rank's program.
+#[derive(Debug, Serialize)]
+struct Planned {
+    rank: u32,
+    /// Microseconds to make it: for the first operation only.
+    make_us: f64,
+    /// Bytes that the NIC keeps.
+    bytes: usize,
+    steps: usize,
+    messages: usize,
+    bytes_sent: u64,
 }
 
 /// The JSON object.
@@ -126,6 +149,8 @@ struct Json {
     scratch_chunks: u32,
     /// Identifies the programs.
     hash: String,
+    /// What a NIC needs to run the program of each rank that was asked for, or of rank 0.
+    plans: Vec<Planned>,
     /// By rank and column, in the notation of the paper.
     table: Vec<Vec<String>>,
     /// In the form that --program reads.
@@ -134,6 +159,9 @@ struct Json {
 
 /// Prints the table.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if args.program.is_none() && args.ranks > TABLE_RANKS {
+        return one_rank::run(args);
+    }
     let explained = explain(args)?;
     if let Some(rank) = args
         .rank
@@ -174,7 +202,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     match args.json.as_deref() {
         None => stdio::out(text(&explained, args))?,
         Some(path) => {
-            let json = serde_json::to_string_pretty(&json(&explained, args.size))
+            let json = serde_json::to_string_pretty(&json(explained, args.size))
                 .context("cannot express the table as JSON")?;
             files::write_json(path, json)?;
         }
@@ -184,8 +212,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 fn explain(args: &Args) -> Result<Explained> {
     let limits = Limits::default();
-    let refused = |what: String| Problem::new(Exit::Usage, what, "see `ringbell explain --help`");
-    let (programs, proof) = match (&args.program, args.collective) {
+    let (programs, proof, family) = match (&args.program, args.collective) {
         (Some(path), _) => {
             let text = std::fs::read_to_string(path).with_context(|| {
                 let what = format!("cannot read {}", path.display());
@@ -198,40 +225,105 @@ fn explain(args: &Args) -> Result<Explained> {
                     "docs/collectives.md explains the form and what the checker wants",
                 )
             })?;
-            (user.programs().to_vec(), user.proof().clone())
+            (user.programs().to_vec(), user.proof().clone(), None)
         }
         (None, Some(kind)) => {
-            if args.root != 0 && !kind.has_root() {
-                let what = format!("{} has no root", spelled(kind.name()));
-                return Err(refused(what).into());
-            }
-            let reach = match args.transport.as_str() {
-                "local" => Locality::OneHost,
-                "mesh" => Locality::Trees,
-                _ => Locality::of_hosts(args.ranks, args.host_ranks),
-            };
-            let (order, choose): (_, fn(_, _, _, _, &_) -> _) = match args.deterministic {
-                true => (Order::Rank, program::choose_strict),
-                false => (Order::Ring, program::choose),
-            };
-            let auto = choose(kind, args.size, args.ranks, reach, &Thresholds::default());
-            let algo = args.algo.filter(|a| *a != Algorithm::Auto).unwrap_or(auto);
-            let family = Family::new(order, kind, algo, args.ranks, args.root)
-                .and_then(|family| family.on_hosts(args.host_ranks));
-            let family = family.map_err(|error| refused(error.to_string()))?;
+            let family = family(args, kind)?;
             let programs = (0..args.ranks).map(|rank| family.program(rank));
             let programs = programs.collect::<Result<Vec<_>, _>>();
             let programs = programs.map_err(|error| refused(error.to_string()))?;
             let proof = check(&programs, &limits).context("the generated program is refused")?;
-            (programs, proof)
+            (programs, proof, Some(family))
         }
         (None, None) => return Err(refused("no collective was given".into()).into()),
     };
     let table = Table::new(&programs, &limits).context("the program has no table")?;
+    let of = |rank: &u32| programs.get(*rank as usize);
+    let plans = match &family {
+        // One pass over memory has no plan.
+        Some(_) if !programs[0].is_direct() => {
+            let shown = shown(args).iter().filter_map(of);
+            shown.map(|p| planned(args, p)).collect::<Result<_>>()?
+        }
+        _ => Vec::new(),
+    };
     Ok(Explained {
         programs,
         proof,
         table,
+        plans,
+    })
+}
+
+fn refused(what: String) -> Problem {
+    Problem::new(Exit::Usage, what, "see `ringbell explain --help`")
+}
+
+fn not_run(why: &dyn std::fmt::Display) -> Problem {
+    let hint = "choose another algorithm, or fewer ranks";
+    Problem::new(
+        Exit::Failed,
+        format!("no NIC runs this program: {why}"),
+        hint,
+    )
+}
+
+/// The ranks whose plans are shown.
+fn shown(args: &Args) -> &[u32] {
+    match &args.rank[..] {
+        [] => &[0],
+        ranks => ranks,
+    }
+}
+
+/// The programs that a NIC takes for these arguments.
+fn family(args: &Args, kind: CollectiveKind) -> Result<Family> {
+    if args.root != 0 && !kind.has_root() {
+        let what = format!("{} has no root", spelled(kind.name()));
+        return Err(refused(what).into());
+    }
+    let reach = match args.transport.as_str() {
+        "local" => Locality::OneHost,
+        "mesh" => Locality::Trees,
+        _ => Locality::of_hosts(args.ranks, args.host_ranks),
+    };
+    let (order, choose): (_, fn(_, _, _, _, &_) -> _) = match args.deterministic {
+        true => (Order::Rank, program::choose_strict),
+        false => (Order::Ring, program::choose),
+    };
+    let auto = choose(kind, args.size, args.ranks, reach, &Thresholds::default());
+    let algo = args.algo.filter(|a| *a != Algorithm::Auto).unwrap_or(auto);
+    let family = Family::new(order, kind, algo, args.ranks, args.root)
+        .and_then(|family| family.on_hosts(args.host_ranks));
+    family.map_err(|error| refused(error.to_string()).into())
+}
+
+/// What the plan of a rank takes, which is made for it.
+fn planned(args: &Args, p: &Program) -> Result<Planned> {
+    let shape = Shape {
+        kind: p.kind,
+        algo: p.algo,
+        ranks: p.ranks,
+        rank: p.rank,
+        root: p.root,
+        in_place: false,
+        order: match args.deterministic {
+            true => Order::Rank,
+            false => Order::Ring,
+        },
+        host_ranks: args.host_ranks,
+    };
+    let begin = Instant::now();
+    let size = plan_size(shape);
+    let took = begin.elapsed();
+    let size = size.map_err(|error| not_run(&error))?;
+    Ok(Planned {
+        rank: p.rank,
+        make_us: took.as_nanos() as f64 / 1e3,
+        bytes: size.bytes,
+        steps: size.steps,
+        messages: p.steps.iter().map(program::Step::messages).sum(),
+        bytes_sent: sent(p, args.size),
     })
 }
 
@@ -250,13 +342,49 @@ fn title(p: &Program) -> String {
     )
 }
 
-/// The most bytes that a rank sends.
-fn sent(programs: &[Program], block: u64) -> u64 {
-    let bytes = |p: &Program| {
-        let bytes = u128::from(p.sent_chunks()) * u128::from(block) / u128::from(p.block_chunks);
-        u64::try_from(bytes).unwrap_or(u64::MAX)
-    };
-    programs.iter().map(bytes).max().unwrap_or(0)
+/// The bytes that a rank sends.
+fn sent(p: &Program, block: u64) -> u64 {
+    let bytes = u128::from(p.sent_chunks()) * u128::from(block) / u128::from(p.block_chunks);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// The most bytes that one of them sends.
+fn most_sent(programs: &[Program], block: u64) -> u64 {
+    programs.iter().map(|p| sent(p, block)).max().unwrap_or(0)
+}
+
+/// What the order of a program is.
+fn order(p: &Program) -> &'static str {
+    match p.order {
+        Order::Ring if p.kind == CollectiveKind::ReduceScatter => {
+            "block i is reduced from rank i on, round the ring: the bits of every default"
+        }
+        Order::Ring => {
+            "chunk i is reduced from rank i on, round the ring: the bits of every default"
+        }
+        Order::Rank => "every chunk from rank 0 on: the bits of `deterministic`, with any algorithm, count and path",
+        Order::Other => "another than the ring's: bits may differ from the defaults'",
+        Order::None => "nothing is reduced",
+    }
+}
+
+/// A line for each plan.
+fn plan_lines(plans: &[Planned], mut line: impl FnMut(&str, String)) {
+    for (k, plan) in plans.iter().enumerate() {
+        let name = if k == 0 { "plan" } else { "" };
+        let Planned {
+            rank,
+            make_us,
+            bytes,
+            steps,
+            ..
+        } = plan;
+        let kib = bytes.div_ceil(1 << 10);
+        line(
+            name,
+            format!("rank {rank}: {steps} steps, {kib} KiB, made in {make_us:.0} µs"),
+        );
+    }
 }
 
 fn text(e: &Explained, args: &Args) -> String {
@@ -266,21 +394,7 @@ fn text(e: &Explained, args: &Args) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "  {name:<11} {text}");
     };
-    line(
-        "order",
-        match proof.order {
-            Order::Ring if p.kind == CollectiveKind::ReduceScatter => {
-                "block i is reduced from rank i on, round the ring: the bits of every default"
-            }
-            Order::Ring => {
-                "chunk i is reduced from rank i on, round the ring: the bits of every default"
-            }
-            Order::Rank => "every chunk from rank 0 on: the bits of `deterministic`, with any algorithm, count and path",
-            Order::Other => "another than the ring's: bits may differ from the defaults'",
-            Order::None => "nothing is reduced",
-        }
-        .into(),
-    );
+    line("order", order(p).into());
     line(
         "chunks",
         format!("{} a block of {}", p.block_chunks, size_text(args.size)),
@@ -294,7 +408,7 @@ fn text(e: &Explained, args: &Args) -> String {
                 "{}, at most {} from one rank, which sends {} bytes at most",
                 proof.messages,
                 proof.messages_per_rank,
-                size_text(sent(&e.programs, args.size))
+                size_text(most_sent(&e.programs, args.size))
             )
         },
     );
@@ -334,6 +448,7 @@ fn text(e: &Explained, args: &Args) -> String {
             InPlace::Unsafe(why) => format!("no: {why}"),
         },
     );
+    plan_lines(&e.plans, &mut line);
     line(
         "proved",
         format!(
@@ -374,7 +489,7 @@ fn grid(e: &Explained, only: &[u32]) -> String {
     out
 }
 
-fn json(e: &Explained, block_bytes: u64) -> Json {
+fn json(e: Explained, block_bytes: u64) -> Json {
     let (p, proof) = (&e.programs[0], &e.proof);
     let row = |cells: &Vec<program::Cell>| cells.iter().map(ToString::to_string).collect();
     Json {
@@ -391,12 +506,13 @@ fn json(e: &Explained, block_bytes: u64) -> Json {
         },
         messages: proof.messages,
         messages_per_rank: proof.messages_per_rank,
-        bytes_per_rank: sent(&e.programs, block_bytes),
+        bytes_per_rank: most_sent(&e.programs, block_bytes),
         block_bytes,
         scratch_chunks: proof.scratch_chunks,
         hash: format!("{:#018x}", proof.hash),
         table: e.table.rows.iter().map(row).collect(),
         text: program::format(&e.programs),
+        plans: e.plans,
     }
 }
 
@@ -411,7 +527,7 @@ mod tests {
         args: Args,
     }
 
-    fn args(line: &[&str]) -> Args {
+    pub(super) fn args(line: &[&str]) -> Args {
         let line = ["explain"].iter().chain(line);
         Cli::try_parse_from(line).map(|c| c.args).unwrap()
     }
@@ -477,10 +593,21 @@ mod tests {
         let text = text(&e, &args);
         assert!(text.contains("gather, tree, 4 ranks, root 2"));
         assert!(text.contains("NIC 1") && !text.contains("NIC 0"));
-        let json = serde_json::to_value(json(&e, 4096)).unwrap();
+        let json = serde_json::to_value(json(e, 4096)).unwrap();
         assert_eq!(json["root"], 2);
         assert_eq!(json["bytes_per_rank"], 8192);
         assert_eq!(json["table"].as_array().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn the_plan_of_a_rank_is_measured() {
+        let args = args(&["all-reduce", "-R", "40", "--rank", "3", "--rank", "39"]);
+        let e = explain(&args).unwrap();
+        let of = |k: usize| (e.plans[k].rank, e.plans[k].steps, e.plans[k].messages);
+        // A ring of 40: 39 steps to reduce and as many to gather, and the first message.
+        assert_eq!((of(0), of(1)), ((3, 79, 78), (39, 79, 78)));
+        assert!(e.plans[0].bytes > 79 * 40 && e.plans[0].make_us > 0.0);
+        assert!(text(&e, &args).contains("rank 39: 79 steps, "));
     }
 
     #[test]

@@ -81,7 +81,8 @@ pub(crate) use host::Inboxes;
 pub use host::{Found, MessageEvent, Wants, MAX_CONTEXTS};
 pub(crate) use kernel_stream::{Rings, StreamSide};
 pub(crate) use params::{takes_blocks_in_order, Params, Reach, Side};
-pub(crate) use plan::{Plan, PlanError, Plans, Shape};
+pub use plan::{plan_size, PlanError, PlanSize, Shape};
+pub(crate) use plan::{Plan, Plans};
 pub use settings::{
     CancelError, CollectiveCounters, CollectiveSettings, CommError, CommInfo, CommStatus,
     CommunicatorConfig, PeerInfo, MAX_RANKS,

@@ -13,7 +13,8 @@ use rustc_hash::FxHashMap;
 
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PlanError {
+#[non_exhaustive]
+pub enum PlanError {
     /// No generator.
     #[error(transparent)]
     Generate(#[from] program::GenerateError),
@@ -73,10 +74,10 @@ pub(crate) struct NetSend {
 /// A step, resolved.
 #[derive(Debug, Clone)]
 pub(crate) struct PlanStep {
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Box<[Source]>,
     /// Local results.
-    pub(crate) stores: Vec<Place>,
-    pub(crate) sends: Vec<NetSend>,
+    pub(crate) stores: Box<[Place]>,
+    pub(crate) sends: Box<[NetSend]>,
     /// Memory that the messages leave from.
     pub(crate) home: Option<Place>,
     /// Any place of the step: it defines how many elements the value has.
@@ -87,7 +88,7 @@ pub(crate) struct PlanStep {
     /// No earlier step from this one on uses the memory where the message arrives.
     pub(crate) free_after: u32,
     /// Earlier steps whose messages leave from that memory.
-    pub(crate) senders: Vec<u32>,
+    pub(crate) senders: Box<[u32]>,
 }
 
 impl PlanStep {
@@ -103,6 +104,7 @@ impl PlanStep {
 /// A program that may run.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// Without its steps: those below stand for them.
     pub(crate) program: Program,
     pub(crate) steps: Vec<PlanStep>,
     /// Identifies the programs of all ranks.
@@ -117,17 +119,45 @@ pub(crate) struct Plan {
 
 /// The shape of a program: it does not depend on the count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
-    pub(crate) kind: CollectiveKind,
-    pub(crate) algo: Algorithm,
-    pub(crate) ranks: u32,
-    pub(crate) rank: u32,
-    pub(crate) root: u32,
-    pub(crate) in_place: bool,
+pub struct Shape {
+    /// Collective.
+    pub kind: CollectiveKind,
+    /// Algorithm, never `AUTO`.
+    pub algo: Algorithm,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Root, where there is one.
+    pub root: u32,
+    /// Whether source and destination are the same memory.
+    pub in_place: bool,
     /// Where something is reduced.
-    pub(crate) order: Order,
+    pub order: Order,
     /// Consecutive ranks of a host, for programs that depend on it; else 0.
-    pub(crate) host_ranks: u32,
+    pub host_ranks: u32,
+}
+
+/// What the plan of one rank takes, for tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanSize {
+    /// Steps.
+    pub steps: usize,
+    /// Bytes of memory that the NIC keeps for it.
+    pub bytes: usize,
+}
+
+/// Makes the plan of one rank's generated program, as a NIC does for the first operation of a
+/// shape, and says what it takes.
+///
+/// # Errors
+/// [`PlanError`]: there is no such program, or the executor cannot run it.
+pub fn plan_size(shape: Shape) -> Result<PlanSize, PlanError> {
+    generated(shape).map(|plan| PlanSize {
+        steps: plan.steps.len(),
+        bytes: plan.bytes(),
+    })
 }
 
 /// Plans by shape, and the programs that users have loaded.
@@ -176,11 +206,13 @@ impl Plans {
         if shape.order == Order::Rank && !matches!(proof.order, Order::Rank | Order::None) {
             return Err(PlanError::NotStrict { kind });
         }
+        let mut most = Most::new(proof.held);
+        programs.iter().for_each(|p| most.add(p));
         let all = Whole {
             held: proof.held,
             in_place_safe: matches!(proof.in_place, InPlace::Safe),
             hash: proof.hash,
-            heaviest: programs,
+            most,
         };
         Plan::new(programs[shape.rank as usize].clone(), &all, shape)
     }
@@ -212,26 +244,62 @@ fn generated(shape: Shape) -> Result<Plan, PlanError> {
     } = shape;
     let family =
         Family::new(shape.order, kind, algo, ranks, shape.root)?.on_hosts(shape.host_ranks)?;
-    let heaviest = family.checked(&Limits::default())?;
+    let held = family.held();
+    let mut most = Most::new(held);
+    // One after the other: all together are several times as long as the plan.
+    family.check_heaviest(&Limits::default(), |p| most.add(p))?;
     let all = Whole {
-        held: family.held(),
+        held,
         in_place_safe: family.has_in_place(),
         hash: family.hash(),
-        heaviest: &heaviest,
+        most,
     };
     Plan::new(family.program(shape.rank)?, &all, shape)
 }
 
 /// What a rank must know of the programs of all.
-struct Whole<'a> {
+struct Whole {
     /// Values that leave at once.
     held: u32,
     /// Source and destination may coincide.
     in_place_safe: bool,
     /// Identifies them.
     hash: u64,
-    /// Some of which one needs the most NIC memory.
-    heaviest: &'a [Program],
+    /// What the rank needs that needs most.
+    most: Most,
+}
+
+/// The most slots of NIC memory that one of several ranks needs.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    /// Values that leave at once.
+    held: u32,
+    /// As messages are, and converted.
+    slots: [u32; 2],
+}
+
+impl Most {
+    fn new(held: u32) -> Most {
+        Most {
+            held: at_once(held),
+            slots: [0; 2],
+        }
+    }
+
+    /// A rank's.
+    fn add(&mut self, p: &Program) {
+        let needs = Slots::of(p, self.held);
+        for (most, converts) in self.slots.iter_mut().zip([false, true]) {
+            let all = needs.all(converts).saturating_add(p.scratch_chunks);
+            *most = all.max(*most);
+        }
+    }
+}
+
+/// Values that an executor holds where a program needs so many at once: one is filled while another
+/// leaves, even where one would do.
+fn at_once(held: u32) -> u32 {
+    held.max(2)
 }
 
 /// Slots for messages that a step receives before it uses them.
@@ -305,16 +373,8 @@ impl Plan {
         same.count()
     }
 
-    fn new(program: Program, all: &Whole<'_>, shape: Shape) -> Result<Plan, PlanError> {
-        // One is filled while another leaves, even where one would do.
-        let held = all.held.max(2);
-        let most = |converts: bool| {
-            let of = |p: &Program| {
-                let slots = Slots::of(p, held).all(converts);
-                slots.saturating_add(p.scratch_chunks)
-            };
-            all.heaviest.iter().map(of).max().unwrap_or(0)
-        };
+    fn new(mut program: Program, all: &Whole, shape: Shape) -> Result<Plan, PlanError> {
+        let slots = Slots::of(&program, at_once(all.held));
         let shift = program.in_place().filter(|_| shape.in_place);
         // In place, chunk `i` of one buffer is chunk `o` of the other.
         let size = program.input_chunks + program.output_chunks;
@@ -335,7 +395,9 @@ impl Plan {
         let mut senders: Vec<Vec<u32>> = vec![Vec::new(); total as usize];
         let mut sent: FxHashMap<(u32, u8), u32> = FxHashMap::default();
         let mut received: FxHashMap<(u32, u8), u32> = FxHashMap::default();
-        let mut steps = Vec::with_capacity(program.steps.len());
+        // Each is freed as soon as its successor is made.
+        let theirs = std::mem::take(&mut program.steps);
+        let mut steps = Vec::with_capacity(theirs.len());
         // A stream stands for a buffer whose chunks are used in order.
         let (mut popped, mut pushed) = (0, 0);
         let next = |used: &mut u32, count: u32| {
@@ -345,7 +407,7 @@ impl Plan {
                 count,
             }
         };
-        for (k, s) in program.steps.iter().enumerate() {
+        for (k, s) in theirs.into_iter().enumerate() {
             let mut sources = Vec::with_capacity(s.operands.len());
             for o in &s.operands {
                 sources.push(match *o {
@@ -423,14 +485,14 @@ impl Plan {
             });
             steps.push(PlanStep {
                 shape: stores.first().copied().or(local),
-                sources,
-                stores,
-                sends,
+                sources: sources.into(),
+                stores: stores.into(),
+                sends: sends.into(),
                 home,
                 chunks: s.chunks,
                 lands,
                 free_after,
-                senders: blocking,
+                senders: blocking.into(),
             });
         }
         let messages = sent.values().chain(received.values()).copied().max();
@@ -442,11 +504,23 @@ impl Plan {
             hash: super::params::fold([all.hash]),
             // The proof takes a stream for memory apart from all other.
             in_place_safe: all.in_place_safe && popped + pushed == 0,
-            slots: Slots::of(&program, held),
-            most_slots: [most(false), most(true)],
+            slots,
+            most_slots: all.most.slots,
             program,
             steps,
         })
+    }
+
+    /// Bytes that it takes.
+    fn bytes(&self) -> usize {
+        let of_step = |s: &PlanStep| {
+            size_of_val(&s.sources[..])
+                + size_of_val(&s.stores[..])
+                + size_of_val(&s.sends[..])
+                + size_of_val(&s.senders[..])
+        };
+        let mine: usize = self.steps.iter().map(of_step).sum();
+        size_of::<Plan>() + mine + self.steps.capacity() * size_of::<PlanStep>()
     }
 
     /// Slots of NIC memory of the rank that needs most.

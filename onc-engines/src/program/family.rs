@@ -7,7 +7,7 @@
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
-use super::check::{check_forms, CheckError, Limits};
+use super::check::{check_form, CheckError, Limits};
 use super::generate::{generate_in, reduces, GenerateError};
 use super::hash::Fnv;
 use super::{Order, Program};
@@ -157,16 +157,26 @@ impl Family {
         ranks
     }
 
-    /// The programs of the [heaviest](Family::heaviest) ranks, when an executor can run all ranks'.
+    /// Shows the program of each of the [heaviest](Family::heaviest) ranks, one after the other,
+    /// when an executor can run all ranks'.
     ///
     /// # Errors
     /// The limit that one exceeds.
-    pub fn checked(&self, limits: &Limits) -> Result<Vec<Program>, CheckError> {
-        let programs = self.heaviest().into_iter().map(|r| self.program(r));
+    pub fn check_heaviest(
+        &self,
+        limits: &Limits,
+        mut each: impl FnMut(&Program),
+    ) -> Result<(), CheckError> {
         // Its own ranks are ranks of the communicator.
-        let programs: Vec<_> = programs.filter_map(Result::ok).collect();
-        check_forms(&programs, limits)?;
-        Ok(programs)
+        for p in self
+            .heaviest()
+            .into_iter()
+            .filter_map(|r| self.program(r).ok())
+        {
+            check_form(&p, limits)?;
+            each(&p);
+        }
+        Ok(())
     }
 }
 

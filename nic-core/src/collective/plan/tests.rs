@@ -143,3 +143,30 @@ fn every_rank_knows_what_the_rank_needs_that_needs_most() {
         }
     }
 }
+
+/// Issue 30 asks for it: a rank of 1,024 keeps at most 1 MiB for each shape that it has used.
+#[test]
+fn the_plan_of_a_rank_of_1024_has_at_most_a_mebibyte() {
+    for kind in CollectiveKind::ALL.iter().copied() {
+        let by_messages = |a: &Algorithm| *a != Algorithm::Direct;
+        for algo in algorithms(kind).iter().copied().filter(by_messages) {
+            for (order, rank) in [(Order::Ring, 513), (Order::Rank, 513), (Order::Ring, 0)] {
+                let shape = Shape {
+                    kind,
+                    algo,
+                    ranks: 1024,
+                    rank,
+                    root: 0,
+                    in_place: false,
+                    order,
+                    host_ranks: 8,
+                };
+                // Some do not exist, or need too much NIC memory.
+                if let Ok(size) = plan_size(shape) {
+                    assert!(size.bytes <= 1 << 20, "{shape:?}: {size:?}");
+                    assert!(size.steps <= 4 * 1024, "{shape:?}: {size:?}");
+                }
+            }
+        }
+    }
+}

@@ -31,14 +31,11 @@ pub(super) fn check(programs: &[Program], limits: &Limits) -> Result<(), CheckEr
     Ok(())
 }
 
-/// Checks programs that need not be those of all ranks.
-pub(super) fn check_each(programs: &[Program], limits: &Limits) -> Result<(), CheckError> {
-    for p in programs {
-        header(p, p.rank, p.ranks as usize, p, limits)
-            .map_err(|problem| CheckError::new(p.rank, None, problem))?;
-        steps(p, p.is_direct(), limits)?;
-    }
-    Ok(())
+/// Checks a program without those of other ranks.
+pub(super) fn check_one(p: &Program, limits: &Limits) -> Result<(), CheckError> {
+    header(p, p.rank, p.ranks as usize, p, limits)
+        .map_err(|problem| CheckError::new(p.rank, None, problem))?;
+    steps(p, p.is_direct(), limits)
 }
 
 /// Checks the steps of a program.

@@ -108,9 +108,9 @@ pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError>
     })
 }
 
-/// Checks each of these programs by itself: places, operands and resources within the limits.
-pub(super) fn check_forms(programs: &[Program], limits: &Limits) -> Result<(), CheckError> {
-    form::check_each(programs, limits)
+/// Checks a program by itself: places, operands and resources within the limits.
+pub(super) fn check_form(program: &Program, limits: &Limits) -> Result<(), CheckError> {
+    form::check_one(program, limits)
 }
 
 /// The values that each step of each rank sees, and the messages: for the state table.
