@@ -29,9 +29,14 @@ impl Locality {
     }
 }
 
-/// Most ranks that send whole sources: in the order of the ring each source has a chunk, and so a
-/// slot of NIC memory, for every rank.
+/// Most ranks that send whole sources in the order of the ring, where each source has a chunk, and
+/// so a slot of NIC memory, for every rank. In that of the ranks it has one chunk.
 const WHOLE_RANKS: u32 = 256;
+
+/// Among more ranks, [`whole_sources`](Thresholds::whole_sources) is so many times the longest
+/// source that is sent whole, however many they are. The messages that `PAIRWISE` needs instead
+/// grow with them, as what a rank receives does: two for each other rank.
+const WHOLE_OF_MANY: u64 = 16;
 
 /// The sizes at which [`choose`] changes the algorithm, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +45,8 @@ pub struct Thresholds {
     /// goes in rank order.
     pub flat_ranks: u32,
     /// All-reduce and reduce send whole sources, when a rank then receives at most this much in
-    /// all, and they are at most 256.
+    /// all, and they are at most 256. In the order of the ranks more do, when a source is at most
+    /// a sixteenth of this.
     pub whole_sources: u64,
     /// All-reduce longer than this goes round the ring; between the two it goes pairwise.
     pub all_reduce_ring: u64,
@@ -146,15 +152,27 @@ pub fn choose(
     locality: Locality,
     thresholds: &Thresholds,
 ) -> Algorithm {
+    let t = thresholds;
+    let others = u64::from(ranks.saturating_sub(1));
+    let whole = ranks <= WHOLE_RANKS && bytes.saturating_mul(others) <= t.whole_sources;
+    choose_where(whole, kind, bytes, ranks, locality, t)
+}
+
+/// The same where it is known whether ranks send whole sources.
+fn choose_where(
+    whole: bool,
+    kind: CollectiveKind,
+    bytes: u64,
+    ranks: u32,
+    locality: Locality,
+    t: &Thresholds,
+) -> Algorithm {
     use Algorithm as A;
     use CollectiveKind as K;
-    let t = thresholds;
     if locality == Locality::OneHost {
         return A::Direct;
     }
     let few = ranks <= t.flat_ranks;
-    let others = u64::from(ranks.saturating_sub(1));
-    let whole = ranks <= WHOLE_RANKS && bytes.saturating_mul(others) <= t.whole_sources;
     match kind {
         K::AllReduce if whole => A::AllGatherReduce,
         K::AllReduce if bytes <= t.all_reduce_ring => A::Pairwise,
@@ -191,7 +209,12 @@ pub fn choose_strict(
     locality: Locality,
     thresholds: &Thresholds,
 ) -> Algorithm {
-    match choose(kind, bytes, ranks, locality, thresholds) {
+    let others = u64::from(ranks.saturating_sub(1));
+    let whole = match ranks <= WHOLE_RANKS {
+        true => bytes.saturating_mul(others) <= thresholds.whole_sources,
+        false => bytes <= thresholds.whole_sources / WHOLE_OF_MANY,
+    };
+    match choose_where(whole, kind, bytes, ranks, locality, thresholds) {
         algo if is_strict(kind, algo) => algo,
         _ => Algorithm::Pairwise,
     }
@@ -243,6 +266,12 @@ mod tests {
                     .flat_map(|bytes| [(bytes, 0), (bytes, 8)])
                 {
                     let reach = Locality::of_hosts(ranks, host_ranks);
+                    let strict = choose_strict(*kind, bytes, ranks, reach, &t);
+                    if let Ok(family) = Family::new(Order::Rank, *kind, strict, ranks, 0) {
+                        let family = family.on_hosts(host_ranks.max(1)).unwrap_or(family);
+                        let checked = family.check_heaviest(&limits, |_| ());
+                        assert_eq!(checked, Ok(()), "{kind:?} {strict:?} {ranks}");
+                    }
                     let algo = choose(*kind, bytes, ranks, reach, &t);
                     if let Ok(family) = Family::new(Order::Ring, *kind, algo, ranks, 0) {
                         // One more than 256 ranks are no whole number of hosts.
@@ -332,6 +361,16 @@ mod tests {
         let trees = |bytes| choose(K::Reduce, bytes, 8, Locality::Trees, &t);
         assert_eq!(trees(64 << 10), A::Ring);
         assert_eq!(trees((64 << 10) + 1), A::Tree);
+        let strict = |kind, bytes, ranks| choose_strict(kind, bytes, ranks, Locality::Network, &t);
+        for ranks in [257, 1024, 4096] {
+            assert_eq!(strict(K::AllReduce, 1024, ranks), A::AllGatherReduce);
+            assert_eq!(strict(K::AllReduce, 1025, ranks), A::Pairwise);
+            assert_eq!(strict(K::Reduce, 1024, ranks), A::Flat);
+            assert_eq!(strict(K::Reduce, 1025, ranks), A::Pairwise);
+            assert_eq!(at(K::AllReduce, 4, ranks), A::Pairwise);
+        }
+        assert_eq!(strict(K::AllReduce, 64, 256), A::AllGatherReduce);
+        assert_eq!(strict(K::AllReduce, 65, 256), A::Pairwise);
         let one_host = choose(K::AllReduce, 1 << 20, 2, Locality::OneHost, &t);
         assert_eq!(one_host, A::Direct);
     }

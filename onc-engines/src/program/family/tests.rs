@@ -45,31 +45,35 @@ fn compare(kind: CollectiveKind, algo: Algorithm, ranks: u32) {
 /// The same with so many ranks on each host.
 fn compare_on(host_ranks: u32, kind: CollectiveKind, algo: Algorithm, ranks: u32) {
     for order in orders(kind, algo) {
-        for root in roots(kind, ranks) {
-            let what = format!(
-                "{kind:?} {algo:?} {order:?}, {ranks} ranks, root {root}, {host_ranks} a host"
-            );
-            let family = Family::new(order, kind, algo, ranks, root).unwrap();
-            let family = family.on_hosts(host_ranks).unwrap();
-            let programs: Vec<_> = match host_ranks {
-                1 => generate_all_in(order, kind, algo, ranks, root).unwrap(),
-                _ => (0..ranks).map(|r| family.program(r).unwrap()).collect(),
-            };
-            let proof = check(&programs, &Limits::default());
-            let proof = proof.unwrap_or_else(|e| panic!("{what}: {e}"));
-            assert_eq!(family.held(), proof.held, "{what}");
-            let in_place = match family.has_in_place() {
-                true => InPlace::Safe,
-                false => InPlace::None,
-            };
-            assert_eq!(proof.in_place, in_place, "{what}");
-            let own = |rank| family.program(rank).unwrap();
-            let scratch = family.heaviest().into_iter().map(|r| own(r).scratch_chunks);
-            let most = programs.iter().map(|p| p.scratch_chunks).max();
-            assert_eq!(scratch.max(), most, "{what}");
-            for (rank, program) in (0..).zip(&programs) {
-                assert_eq!(own(rank), *program, "{what}");
-            }
+        compare_in(order, host_ranks, kind, algo, ranks);
+    }
+}
+
+/// The same in this order.
+fn compare_in(order: Order, host_ranks: u32, kind: CollectiveKind, algo: Algorithm, ranks: u32) {
+    for root in roots(kind, ranks) {
+        let what =
+            format!("{kind:?} {algo:?} {order:?}, {ranks} ranks, root {root}, {host_ranks} a host");
+        let family = Family::new(order, kind, algo, ranks, root).unwrap();
+        let family = family.on_hosts(host_ranks).unwrap();
+        let programs: Vec<_> = match host_ranks {
+            1 => generate_all_in(order, kind, algo, ranks, root).unwrap(),
+            _ => (0..ranks).map(|r| family.program(r).unwrap()).collect(),
+        };
+        let proof = check(&programs, &Limits::default());
+        let proof = proof.unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(family.held(), proof.held, "{what}");
+        let in_place = match family.has_in_place() {
+            true => InPlace::Safe,
+            false => InPlace::None,
+        };
+        assert_eq!(proof.in_place, in_place, "{what}");
+        let own = |rank| family.program(rank).unwrap();
+        let scratch = family.heaviest().into_iter().map(|r| own(r).scratch_chunks);
+        let most = programs.iter().map(|p| p.scratch_chunks).max();
+        assert_eq!(scratch.max(), most, "{what}");
+        for (rank, program) in (0..).zip(&programs) {
+            assert_eq!(own(rank), *program, "{what}");
         }
     }
 }
@@ -122,6 +126,25 @@ fn large_families_are_as_the_checker_finds() {
     ] {
         for ranks in [511, 1000, 1024] {
             compare(kind, algo, ranks);
+        }
+    }
+    for (kind, algo) in [
+        (K::AllReduce, A::RecursiveDoubling),
+        (K::Barrier, A::RecursiveDoubling),
+    ] {
+        compare(kind, algo, 3000);
+        compare(kind, algo, 4096);
+    }
+}
+
+#[test]
+fn whole_sources_of_many_ranks_are_as_the_checker_finds_in_the_order_of_the_ranks() {
+    for ranks in [257, 300] {
+        for (kind, algo) in [
+            (CollectiveKind::AllReduce, Algorithm::AllGatherReduce),
+            (CollectiveKind::Reduce, Algorithm::Flat),
+        ] {
+            compare_in(Order::Rank, 1, kind, algo, ranks);
         }
     }
 }

@@ -191,6 +191,72 @@ fn recursive_doubling_combines_halves_in_the_order_of_the_ranks_the_same_at_each
     }
 }
 
+/// Values of which sums are rounded, of any size and sign.
+fn floats(ranks: u32, len: usize, seed: u64) -> Vec<Vec<f32>> {
+    let mut draw = Draw(seed);
+    let mut value = || {
+        let digits = draw.below(1 << 24) as f32 - (1 << 23) as f32;
+        digits * 2f32.powi(draw.below(40) as i32 - 40)
+    };
+    let mut source = || (0..len).map(|_| value()).collect();
+    (0..ranks).map(|_| source()).collect()
+}
+
+/// Runs an all-reduce of floats, in other orders of steps and messages, in place and not, and
+/// compares all results bit for bit with the sum of each element's values by a model.
+fn compare_sums(order: Order, algo: Algorithm, ranks: u32, sum: impl Fn(Vec<f32>) -> f32) {
+    let programs = generate_all_in(order, K::AllReduce, algo, ranks, 0).unwrap();
+    let sources = floats(ranks, 2, u64::from(ranks) + 1);
+    let values = |i: usize| sources.iter().map(|s| s[i]).collect::<Vec<_>>();
+    let wanted = [0, 1].map(|i| sum(values(i)).to_bits());
+    for (in_place, seed) in [(false, 1), (true, 2), (true, 3)] {
+        let out = simulate(&programs, 2, &sources, in_place, |a, b| a + b, seed).unwrap();
+        for (rank, output) in out.outputs.into_iter().enumerate() {
+            let got: Vec<_> = output.into_iter().flatten().map(f32::to_bits).collect();
+            assert_eq!(got, wanted, "{algo:?}: rank {rank} of {ranks}, seed {seed}");
+        }
+    }
+}
+
+/// Few ranks, powers of two and their neighbours, and some drawn up to 1,100.
+fn numbers_of_ranks() -> impl Iterator<Item = u32> {
+    let mut draw = Draw(30);
+    let drawn: Vec<u32> = (0..12).map(|_| 65 + draw.below(1035) as u32).collect();
+    let around = (7..=10).flat_map(|k| [(1 << k) - 1, 1 << k, (1 << k) + 1]);
+    (2..=64).chain(around).chain(drawn).chain([1100])
+}
+
+#[test]
+fn recursive_doubling_of_floats_has_the_bits_of_its_halves_at_each_of_up_to_1100_ranks() {
+    for ranks in numbers_of_ranks() {
+        // Neighbours are added until one value is left, at first those that are too many.
+        let halved = |values: Vec<f32>| {
+            let places = 1 << ranks.ilog2();
+            let (paired, alone) = values.split_at(2 * (ranks - places) as usize);
+            let mut left: Vec<f32> = paired.chunks(2).map(|p| p[0] + p[1]).collect();
+            left.extend(alone);
+            while left.len() > 1 {
+                left = left.chunks(2).map(|p| p[0] + p[1]).collect();
+            }
+            left[0]
+        };
+        compare_sums(Order::Ring, Algorithm::RecursiveDoubling, ranks, halved);
+    }
+}
+
+#[test]
+fn whole_sources_of_floats_have_the_bits_of_a_loop_over_the_ranks_at_each_of_up_to_300() {
+    // Each rank adds as many values as there are ranks, and the simulation's time grows faster.
+    for ranks in (2..=33).chain([257, 300]) {
+        let in_order = |values: Vec<f32>| {
+            let mut values = values.into_iter();
+            let first = values.next().unwrap_or_default();
+            values.fold(first, |sum, x| sum + x)
+        };
+        compare_sums(Order::Rank, Algorithm::AllGatherReduce, ranks, in_order);
+    }
+}
+
 /// The terms of a ring that begins with the first of them.
 fn ring(terms: impl IntoIterator<Item = String>) -> String {
     let joined = terms.into_iter().reduce(|a, b| format!("({a}.{b})"));
