@@ -42,7 +42,7 @@ const CHECKS: [&str; 5] = ["all", "memcheck", "initcheck", "racecheck", "syncche
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Ranks to start
-    #[arg(short = 'R', visible_short_alias = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(short = 'R', visible_short_alias = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
     /// End all ranks when they have not ended after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]

@@ -19,19 +19,21 @@ use crate::{Breaks, Cluster, Ended, Failure, Measured, Plan, RankEnd, Report, Sl
 /// Ranks from which on threads pay; measured.
 const PAYS: usize = 64;
 /// Most ranks; measured.
-const MOST: usize = 1024;
+const MOST: usize = 4096;
 /// Bytes that a rank takes by itself, and an end of a link; measured with 64 to 512 ranks.
 pub(crate) const OF_A_RANK: u64 = 1 << 20;
 pub(crate) const OF_AN_END: u64 = 13 << 10;
-/// Links of a rank among up to 1,024 whose algorithm needs few: 20 neighbours, and its own.
-const FEW_LINKS: u64 = 32;
+/// Links of a rank among up to 4,096 whose algorithm needs few: 24 neighbours, and its own, of which
+/// recursive doubling has 14.
+const FEW_LINKS: u64 = 40;
 /// Operands, buffers of the programs and frames under way, in sizes of the operation.
 const COPIES: u64 = 5;
 /// Most memory of all ranks together, of which every byte is real.
 pub(crate) const MEMORY_MOST: u64 = 16 << 30;
 
-/// Links of a rank, at most. Among many ranks a ring or a tree needs few beside those to neighbours
-/// (ADR 88), and the hierarchical algorithm those to its host; others may need all.
+/// Links of a rank, at most. Among many ranks a ring, a tree or recursive doubling needs few beside
+/// those to neighbours (ADR 88), and the hierarchical algorithm those to its host; others may need
+/// all.
 fn links(plan: &Plan) -> u64 {
     let Cluster {
         ranks, host_ranks, ..
@@ -42,7 +44,7 @@ fn links(plan: &Plan) -> u64 {
     };
     let is_lazy = !settings.links_all(ranks);
     match plan.algo {
-        Algorithm::Ring | Algorithm::Tree if is_lazy => FEW_LINKS,
+        Algorithm::Ring | Algorithm::Tree | Algorithm::RecursiveDoubling if is_lazy => FEW_LINKS,
         Algorithm::Hierarchical if is_lazy => FEW_LINKS + u64::from(host_ranks),
         _ => ranks as u64,
     }

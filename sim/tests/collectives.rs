@@ -120,8 +120,8 @@ fn the_memory_of_a_plan_grows_with_pairs_of_ranks_and_with_sizes() {
 
 #[test]
 fn what_cannot_be_simulated_is_named() {
-    for ranks in [0, 1, 1025] {
-        let most = 1024;
+    for ranks in [0, 1, 4097] {
+        let most = 4096;
         assert_eq!(run(&plan(ranks, 64)), Err(Failure::Ranks { ranks, most }));
     }
     let small = run(&plan(2, 3));

@@ -31,7 +31,7 @@ static LISTENING: Table<Mutex<Meeting>> = Table::new("listening communicator of 
 static GROUPS: Table<Mutex<RankGroup>> = Table::new("collective communicator");
 
 /// Most ranks.
-const RANKS_MAX: usize = 1024;
+const RANKS_MAX: usize = ringbell::comm::MAX_RANKS;
 
 /// `ncclDataType_t`, of those that the NIC reduces.
 fn data_type(number: c_int) -> Option<DataType> {

@@ -11,7 +11,7 @@ use crate::message::Terms;
 use crate::types::CommId;
 
 /// Most ranks of one communicator.
-pub const MAX_RANKS: usize = 1024;
+pub const MAX_RANKS: usize = 4096;
 
 /// Ranks up to which all have links, where all share a host.
 const LINKED_ON_A_HOST: usize = 256;

@@ -188,7 +188,7 @@ mod tests {
         };
         let bodies = [
             Body::Join {
-                ranks: 1024,
+                ranks: 4096,
                 credits: 16,
                 eager_max: 1 << 30,
                 hash: u32::MAX,
@@ -211,10 +211,10 @@ mod tests {
                 next: Number::first(7).next(),
             },
             Body::Round {
-                round: 9,
-                known: Known::of(1023, true, 0..16),
+                round: 11,
+                known: Known::of(4095, true, 0..16),
             },
-            Body::Gone { rank: 1023 },
+            Body::Gone { rank: 4095 },
         ];
         let frame = |body| Frame {
             ctx: u64::MAX - 5,
