@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// barrier
     #[arg(value_parser = collective, required_unless_present = "program", conflicts_with = "program")]
     collective: Option<CollectiveKind>,
-    /// Ranks, up to 4096. Table and proof of all grow with their square: above 256, one rank's steps
+    /// Ranks, up to 4096. Above 256 without table and proof, which grow with their square
     #[arg(short = 'R', short_alias = 'n', long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,

@@ -23,8 +23,8 @@ const MOST: usize = 4096;
 /// Bytes that a rank takes by itself, and an end of a link; measured with 64 to 512 ranks.
 pub(crate) const OF_A_RANK: u64 = 1 << 20;
 pub(crate) const OF_AN_END: u64 = 13 << 10;
-/// Links of a rank among up to 4,096 whose algorithm needs few: 24 neighbours, and its own, of which
-/// recursive doubling has 14.
+/// Links of a rank among up to 4,096 whose algorithm needs few: 24 neighbours, and its own, 14 by
+/// recursive doubling.
 const FEW_LINKS: u64 = 40;
 /// Operands, buffers of the programs and frames under way, in sizes of the operation.
 const COPIES: u64 = 5;
