@@ -249,8 +249,11 @@ fn message(fields: &[Field<'_>]) -> Vec<u8> {
     out
 }
 
-/// A file of nodes: type, dependencies, duration, and attributes of int64.
-fn file(nodes: &[(u64, u64, &[u64], u64, &[(&str, i64)])]) -> Vec<u8> {
+/// A node: id, type, dependencies, duration, and attributes of int64.
+type Drawn<'n> = (u64, u64, &'n [u64], u64, &'n [(&'n str, i64)]);
+
+/// A file of nodes.
+fn file(nodes: &[Drawn<'_>]) -> Vec<u8> {
     let mut out = message(&[Field::Bytes(1, b"1.0.0")]);
     for (id, kind, deps, us, attributes) in nodes {
         let attributes: Vec<Vec<u8>> = attributes
