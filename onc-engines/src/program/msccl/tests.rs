@@ -1,4 +1,4 @@
-//! Algorithm files of MSCCL, executed: thread blocks in random order, with connections of few slots.
+//! Algorithm files of MSCCL, executed: thread blocks in random order, connections of few slots.
 
 use std::collections::{BTreeMap, VecDeque};
 
