@@ -97,7 +97,7 @@ fn a_wrong_trace_is_refused_by_its_place() {
     assert!(said.contains("t.goal:3:9: `too`, expected `to`"), "{said}");
     let said = refused("num_ranks 1\nrank 0 {\ncalc 5\n}\n", &[], 2);
     assert!(said.contains("1 ranks cannot be simulated"), "{said}");
-    assert!(said.contains("give 2 to 1024"), "{said}");
+    assert!(said.contains("give 2 to 4096"), "{said}");
     let huge = "num_ranks 2\nrank 0 {\nsend 99999999999b to 1\n}\n";
     assert!(refused(huge, &[], 2).contains("16 GiB"));
     let said = refused(PING_PONG, &["--kill", "2@5us"], 2);
