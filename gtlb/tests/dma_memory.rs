@@ -29,9 +29,17 @@ fn subject<M: DmaMemory + 'static>(
 #[test]
 fn host_memory() {
     for layout in [Layout::Contiguous, Layout::Mixed(3), Layout::Scattered(4)] {
-        let make = || subject(Arc::new(HostMemory::new(LEN).unwrap()), |m| m, layout);
-        conformance::check(&make);
+        for new in [HostMemory::new, HostMemory::unshared] {
+            let make = || subject(Arc::new(new(LEN).unwrap()), |m| m, layout);
+            conformance::check(&make);
+        }
     }
+}
+
+#[test]
+fn memory_that_is_not_shared_has_nothing_to_export() {
+    assert!(HostMemory::unshared(LEN).unwrap().exports().is_empty());
+    assert!(HostMemory::unshared(0).is_err());
 }
 
 #[test]

@@ -147,7 +147,7 @@ impl Memory {
         bytes: u64,
     ) -> Result<(Node, Memory), Failure> {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
-        let memory = HostMemory::new(bytes).map_err(|e| made(rank)(&e))?;
+        let memory = HostMemory::unshared(bytes).map_err(|e| made(rank)(&e))?;
         let memory = Memory {
             memory: Arc::new(memory),
             layout: Layout::Mixed(rank as u64 + 3),

@@ -14,10 +14,12 @@ use crate::memory::{BusError, DmaId, DmaMemory, DmaOp, Export, Submitted, Window
 /// Bus address of the first byte: not 0, so that an offset taken for an address is noticed.
 const BUS_BASE: u64 = 1 << 40;
 
-/// A sealed memfd, mapped once. Every operation is done at once.
+/// Memory that is mapped once, as a sealed memfd or as memory of the process alone. Every operation
+/// is done at once.
 #[derive(Debug)]
 pub struct HostMemory {
-    fd: OwnedFd,
+    /// None: it is not to be exported.
+    fd: Option<OwnedFd>,
     base: *mut u8,
     len: u64,
 }
@@ -51,7 +53,29 @@ impl HostMemory {
             )?
         };
         Ok(HostMemory {
-            fd,
+            fd: Some(fd),
+            base: base.cast(),
+            len,
+        })
+    }
+
+    /// Makes a memory of `len` bytes, zeroed, that peers cannot map: it takes no descriptor, of
+    /// which thousands of simulated NICs would need as many.
+    ///
+    /// # Errors
+    /// As [`new`](HostMemory::new).
+    pub fn unshared(len: u64) -> io::Result<HostMemory> {
+        // SAFETY: as in `new`.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        Ok(HostMemory {
+            fd: None,
             base: base.cast(),
             len,
         })
@@ -162,12 +186,14 @@ impl DmaMemory for HostMemory {
     }
 
     fn exports(&self) -> Vec<Export<'_>> {
-        vec![Export {
-            fd: self.fd.as_fd(),
+        let fd = self.fd.iter();
+        fd.map(|fd| Export {
+            fd: fd.as_fd(),
             file_offset: 0,
             bus: BUS_BASE,
             len: self.len,
-        }]
+        })
+        .collect()
     }
 }
 
