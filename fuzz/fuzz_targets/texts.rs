@@ -1,14 +1,8 @@
-//! Texts that users and environments give: a job's id, a port, addresses, engines of a stream, a
-//! trace.
+//! Texts that users and environments give: a job's id, a port, addresses, engines of a stream.
 //! Refused in words, or read and written again alike.
 #![no_main]
 #![allow(dead_code)] // Their users are not here.
 
-#[path = "../../sim/src/file_error.rs"]
-mod file_error;
-#[allow(unused_imports)] // Its users are not here.
-#[path = "../../sim/src/goal/mod.rs"]
-mod goal;
 #[path = "../../job/src/id.rs"]
 mod id;
 #[path = "../../src/spec.rs"]
@@ -17,7 +11,6 @@ mod spec;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use file_error::FileError;
 use libfuzzer_sys::fuzz_target;
 use ringbell_nic_core::network::Route;
 use ringbell_onc_engines::stream::filter::Constant;
@@ -42,14 +35,6 @@ fuzz_target!(|text: &str| {
     survives::<spec::PortSpec>(text);
     survives::<Route>(text);
     survives::<spec::TransportSpec>(text);
-    match goal::Schedule::parse("a.goal", text) {
-        Ok(schedule) => {
-            let written = schedule.to_string();
-            let again = goal::Schedule::parse("b.goal", &written);
-            assert!(again.is_ok(), "`{written}`: {again:?}");
-        }
-        Err(why) => assert!(why.line > 0 && why.column > 0, "{why}"),
-    }
     let _ = text.parse::<spec::Cidr>();
     if let Err(why) = Registry::builtin().make(text) {
         assert!(!why.to_string().is_empty());

@@ -12,7 +12,7 @@ use petgraph::graph::{DiGraph, EdgeIndex, NodeIndex};
 use petgraph::visit::EdgeRef as _;
 use ringbell_nic_abi::CollectiveKind;
 
-use crate::data::has_blocks;
+use crate::goal::has_blocks;
 
 /// A wire: its nodes, ranks first, and the rate of each direction in Gb/s.
 pub(crate) type Wire = ([usize; 2], f64);

@@ -2,6 +2,8 @@
 
 use ringbell_nic_abi::CollectiveKind;
 
+use crate::goal::{has_blocks, ELEMENT};
+
 /// One operation over whole numbers in f32, which sums hold exactly in any order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
@@ -11,19 +13,11 @@ pub(crate) struct Data {
     pub(crate) count: u64,
 }
 
-/// Bytes of an element.
-pub(crate) const ELEMENT: u64 = 4;
 /// A source repeats after this many elements.
 const PERIOD: u64 = 13;
 
 fn value(rank: u64, i: u64) -> f32 {
     ((i * 7 + rank * 5) % PERIOD) as f32
-}
-
-/// Whether a rank's source or destination has a block for each rank.
-pub(crate) fn has_blocks(kind: CollectiveKind) -> bool {
-    use CollectiveKind as K;
-    matches!(kind, K::AllGather | K::ReduceScatter | K::AllToAll)
 }
 
 /// So many elements of the source of a rank: those of a shorter one begin those of a longer one.

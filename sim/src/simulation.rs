@@ -7,7 +7,8 @@ use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::{Checksums, Port};
 
 use crate::bound::{best_bus_gbps, bus_factor};
-use crate::data::{Data, ELEMENT};
+use crate::data::Data;
+use crate::goal::ELEMENT;
 use crate::network::{Shared, SwitchPort};
 use crate::node::{destination, Node, Operands};
 use crate::profile::{payload_share, HEADERS};

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use ringbell::parts::onc_engines::program::{self, spelled, Limits, Program};
 use serde::Serialize;
 
-use super::{
+use super::asked::{
     family, not_run, order, plan_lines, planned, refused, shown, title, Args, Planned, TABLE_RANKS,
 };
 use crate::report::size_text;
@@ -40,7 +40,12 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     let kind = args
         .collective
         .ok_or_else(|| refused("no collective was given".into()))?;
-    for (given, option) in [(args.svg.is_some(), "--svg"), (args.goal, "--goal")] {
+    for (given, option) in [
+        (args.svg.is_some(), "--svg"),
+        (args.goal, "--goal"),
+        (args.chakra.is_some(), "--chakra"),
+        (args.msccl, "--msccl"),
+    ] {
         if given {
             let what = format!("{option} of {ranks} ranks needs the programs of all");
             let hint = format!("give at most {TABLE_RANKS} ranks");

@@ -80,6 +80,7 @@ targets! {
     "../../fuzz_targets/routes.rs" routes,
     "../../fuzz_targets/sketch.rs" sketch,
     "../../fuzz_targets/texts.rs" texts,
+    "../../fuzz_targets/traces.rs" traces,
     "../../fuzz_targets/transport.rs" transport,
     "../../fuzz_targets/verbs.rs" verbs,
     "../../fuzz_targets/wire.rs" wire,

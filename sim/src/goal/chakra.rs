@@ -12,8 +12,7 @@ use prost::Message;
 use ringbell_nic_abi::CollectiveKind;
 
 use super::needs::{circle, Need};
-use super::schedule::{Op, Schedule, Work};
-use crate::data::{has_blocks, ELEMENT};
+use super::schedule::{has_blocks, Op, Schedule, Work, ELEMENT};
 
 /// Most nodes of all files.
 const NODES: usize = 1 << 24;

@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use super::super::FileError;
 use super::needs::{circle, Need};
 use super::schedule::{Op, Schedule, Work};
-use crate::FileError;
 
 /// Most hosts and connections of a file.
 const HOSTS: u64 = 1 << 20;

@@ -14,4 +14,5 @@ mod write;
 
 pub use self::chakra::{ChakraError, NotChakra};
 pub use self::needs::Need;
+pub(crate) use self::schedule::{has_blocks, ELEMENT};
 pub use self::schedule::{Op, Schedule, Work};

@@ -63,6 +63,15 @@ pub enum Work {
     },
 }
 
+/// Bytes of an element of collectives.
+pub(crate) const ELEMENT: u64 = 4;
+
+/// Whether a rank's source or destination has a block for each rank.
+pub(crate) fn has_blocks(kind: CollectiveKind) -> bool {
+    use CollectiveKind as K;
+    matches!(kind, K::AllGather | K::ReduceScatter | K::AllToAll)
+}
+
 /// Whether a schedule may have a collective.
 pub(super) fn is_simulated(kind: CollectiveKind) -> bool {
     use CollectiveKind as K;

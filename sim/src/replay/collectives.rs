@@ -7,7 +7,8 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
 use super::contents::{Ledger, Over};
 use super::room::Room;
-use crate::data::{source, Data, ELEMENT};
+use crate::data::{source, Data};
+use crate::goal::ELEMENT;
 use crate::node::{Memory, Node};
 use crate::Failure;
 
