@@ -10,14 +10,14 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result};
 use ringbell::abi::{Algorithm, CollectiveKind};
 use ringbell::parts::onc_engines::program::{
-    self, check, pretty, spelled, InPlace, Limits, Program, Proof, Table, UserProgram,
+    self, check, pretty, InPlace, Limits, Program, Proof, Table, UserProgram,
 };
 use serde::Serialize;
 
 pub(crate) use asked::Args;
 
 use asked::{
-    family, order, plan_lines, planned, refused, sent, shown, title, Planned, TABLE_RANKS,
+    family, order, plan_lines, planned, refused, sent, shown, title, Head, Planned, TABLE_RANKS,
 };
 
 use super::{files, stdio, Exit, Problem};
@@ -35,20 +35,14 @@ struct Explained {
 /// The JSON object.
 #[derive(Serialize)]
 struct Json {
-    collective: String,
-    algorithm: String,
-    ranks: u32,
-    root: u32,
-    /// `ring`, `rank`, `other` or `none`.
-    order: String,
-    block_chunks: u32,
+    #[serde(flatten)]
+    head: Head,
     /// Whether source and destination may be one; null where the collective has no such form.
     in_place: Option<bool>,
     messages: usize,
     messages_per_rank: usize,
     /// The most that a rank sends, for blocks of `block_bytes`.
     bytes_per_rank: u64,
-    block_bytes: u64,
     /// Slots of NIC memory that a rank uses.
     scratch_chunks: u32,
     /// Identifies the programs.
@@ -270,12 +264,7 @@ fn json(e: Explained, block_bytes: u64) -> Json {
     let (p, proof) = (&e.programs[0], &e.proof);
     let row = |cells: &Vec<program::Cell>| cells.iter().map(ToString::to_string).collect();
     Json {
-        collective: spelled(p.kind.name()),
-        algorithm: spelled(p.algo.name()),
-        ranks: p.ranks,
-        root: p.root,
-        order: format!("{:?}", proof.order).to_lowercase(),
-        block_chunks: p.block_chunks,
+        head: Head::of(p, proof.order, block_bytes),
         in_place: match proof.in_place {
             InPlace::Safe => Some(true),
             InPlace::Unsafe(_) => Some(false),
@@ -284,7 +273,6 @@ fn json(e: Explained, block_bytes: u64) -> Json {
         messages: proof.messages,
         messages_per_rank: proof.messages_per_rank,
         bytes_per_rank: most_sent(&e.programs, block_bytes),
-        block_bytes,
         scratch_chunks: proof.scratch_chunks,
         hash: format!("{:#018x}", proof.hash),
         table: e.table.rows.iter().map(row).collect(),

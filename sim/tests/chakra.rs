@@ -44,13 +44,13 @@ fn a_step_is_the_same_as_by_hand() {
     let rank = |r: usize| {
         format!(
             "rank {r} {{\nlaunch: calc 3000\nforward: calc {}000 cpu 1\nforward requires launch\n\
-             out: send 200000b to {} tag 5 cpu 1\nout requires forward\n\
-             in: recv 200000b from {} tag 5 cpu 1\nin requires launch\n\
+             out: send 200000b to {} tag 5 cpu 255\nout requires forward\n\
+             in: recv 200000b from {} tag 5 cpu 255\nin requires launch\n\
              backward: calc 60000 cpu 1\nbackward requires in\nbackward requires forward\n\
              call: calc 2000\ncall requires launch\n\
-             coll: coll all_reduce 1000004b cpu 2\ncoll requires backward\ncoll requires call\n\
+             coll: coll all_reduce 1000004b cpu 255\ncoll requires backward\ncoll requires call\n\
              other: calc 90000 cpu 2\nother requires forward\n\
-             end: coll barrier 0b cpu 1\nend requires coll\n}}\n",
+             end: coll barrier 0b cpu 255\nend requires coll\n}}\n",
             40 + r,
             (r + 1) % 4,
             (r + 3) % 4
@@ -58,7 +58,6 @@ fn a_step_is_the_same_as_by_hand() {
     };
     let text: String = (0..4).map(rank).collect();
     let by_hand = Schedule::parse("hand", &format!("num_ranks 4\n{text}")).expect("right");
-    // Those without a stream are on a processor of their own.
     let shape = |s: &Schedule| -> Vec<(Work, Vec<Need>)> {
         let ops = s.ranks().iter().flatten();
         let sorted = |mut needs: Vec<Need>| {
@@ -82,6 +81,27 @@ fn a_step_is_the_same_as_by_hand() {
         "{}",
         report.time_ns
     );
+}
+
+#[test]
+fn communication_does_not_wait_for_a_stream() {
+    // 500 us of a stream, and beside it a message without dependencies, of the same stream.
+    let send: &[(&str, i64)] = &[("comm_dst", 1), ("comm_size", 8)];
+    let receive: &[(&str, i64)] = &[("comm_src", 0), ("comm_size", 8)];
+    let both = [
+        (
+            "a".into(),
+            file(&[(1, 4, &[], 500, &[]), (3, 5, &[], 0, send)]),
+        ),
+        (
+            "b".into(),
+            file(&[(1, 4, &[], 500, &[]), (3, 6, &[], 0, receive)]),
+        ),
+    ];
+    let report = well(Schedule::from_chakra(&both).expect("right"));
+    assert!(report.deliveries[0].took_ns < 5_000, "{report:?}");
+    assert!(report.deliveries[0].begin_ns < 5_000, "{report:?}");
+    assert_eq!(report.ends_ns, [500_000; 2]);
 }
 
 #[test]

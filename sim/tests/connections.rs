@@ -130,6 +130,27 @@ fn triggers_wait_for_the_end_at_their_own_host() {
 }
 
 #[test]
+fn what_is_triggered_does_not_wait_for_the_start_of_another() {
+    let text = "Nodes 2\n1->0 start 0 size 8 recv_done_trigger 1\n0->1 start 400000000 size 8\n\
+        0->1 trigger 1 size 8\ntrigger id 1 oneshot\n";
+    let report = ideal(text);
+    assert_eq!(of_line(&report, 3).begin_ns, 400_000);
+    assert!(of_line(&report, 4).begin_ns < 5_000, "{report:?}");
+}
+
+#[test]
+fn a_barrier_of_many_connections_triggers_many() {
+    // As many pairs as no memory holds, if each waited for each.
+    let many = 20_000;
+    let before = "1->0 start 0 size 8 recv_done_trigger 1\n".repeat(many);
+    let behind = "0->1 trigger 1 size 8\n".repeat(many);
+    let text = format!("Nodes 2\n{before}{behind}trigger id 1 barrier count {many}\n");
+    let schedule = schedule(&text);
+    let needs = schedule.ranks().iter().flatten().map(|op| op.needs.len());
+    assert_eq!(needs.sum::<usize>(), 2 * many);
+}
+
+#[test]
 fn random_flows_are_the_messages_that_were_asked_for() {
     for seed in 0..20 {
         let mut draws = Rng::new(seed);

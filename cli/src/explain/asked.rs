@@ -239,3 +239,31 @@ pub(super) fn plan_lines(plans: &[Planned], mut line: impl FnMut(&str, String)) 
         );
     }
 }
+
+/// What the JSON objects of few and of many ranks begin with.
+#[derive(Serialize)]
+pub(super) struct Head {
+    collective: String,
+    algorithm: String,
+    ranks: u32,
+    root: u32,
+    /// `ring`, `rank`, `other` or `none`.
+    order: String,
+    block_chunks: u32,
+    block_bytes: u64,
+}
+
+impl Head {
+    /// Of a program that reduces in this order, for blocks of so many bytes.
+    pub(super) fn of(p: &Program, order: Order, block_bytes: u64) -> Head {
+        Head {
+            collective: spelled(p.kind.name()),
+            algorithm: spelled(p.algo.name()),
+            ranks: p.ranks,
+            root: p.root,
+            order: format!("{order:?}").to_lowercase(),
+            block_chunks: p.block_chunks,
+            block_bytes,
+        }
+    }
+}

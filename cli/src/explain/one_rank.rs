@@ -7,11 +7,12 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
-use ringbell::parts::onc_engines::program::{self, spelled, Limits, Program};
+use ringbell::parts::onc_engines::program::{self, Limits, Program};
 use serde::Serialize;
 
 use super::asked::{
-    family, not_run, order, plan_lines, planned, refused, shown, title, Args, Planned, TABLE_RANKS,
+    family, not_run, order, plan_lines, planned, refused, shown, title, Args, Head, Planned,
+    TABLE_RANKS,
 };
 use crate::report::size_text;
 use crate::{files, stdio, Exit, Problem};
@@ -23,13 +24,8 @@ const LAST: usize = 4;
 /// The JSON object: a part of what fewer ranks have.
 #[derive(Serialize)]
 struct Json {
-    collective: String,
-    algorithm: String,
-    ranks: u32,
-    root: u32,
-    order: String,
-    block_chunks: u32,
-    block_bytes: u64,
+    #[serde(flatten)]
+    head: Head,
     scratch_chunks: u32,
     plans: Vec<Planned>,
 }
@@ -80,13 +76,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         Some(path) => {
             let p = &programs[0];
             let json = Json {
-                collective: spelled(p.kind.name()),
-                algorithm: spelled(p.algo.name()),
-                ranks,
-                root: p.root,
-                order: format!("{:?}", p.order).to_lowercase(),
-                block_chunks: p.block_chunks,
-                block_bytes: args.size,
+                head: Head::of(p, p.order, args.size),
                 scratch_chunks: most,
                 plans,
             };

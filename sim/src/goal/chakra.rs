@@ -14,6 +14,9 @@ use ringbell_nic_abi::CollectiveKind;
 use super::needs::{circle, Need};
 use super::schedule::{has_blocks, Op, Schedule, Work, ELEMENT};
 
+/// The processor of communication, on which nothing is calculated: a message waits for its
+/// dependencies, and not for what else a stream does.
+const NETWORK: u8 = u8::MAX;
 /// Most nodes of all files.
 const NODES: usize = 1 << 24;
 /// Bytes of a message or an operand are below this.
@@ -298,7 +301,7 @@ fn ops(file: &str, nodes: &[Node], ranks: usize) -> Result<Vec<Op>, ChakraError>
     let mut ops = Vec::with_capacity(nodes.len());
     for node in nodes {
         let work = node.work(ranks).map_err(|what| wrong(node, what))?;
-        let mut needs = Vec::new();
+        let mut others = Vec::new();
         for dep in node.ctrl_deps.iter().chain(&node.data_deps) {
             let Some(&op) = places.get(dep) else {
                 return Err(wrong(
@@ -306,27 +309,30 @@ fn ops(file: &str, nodes: &[Node], ranks: usize) -> Result<Vec<Op>, ChakraError>
                     format!("it depends on node {dep}, which is not there"),
                 ));
             };
-            if needs.iter().all(|n: &Need| n.op != op) {
-                needs.push(Need { op, begin: false });
-            }
+            others.push(op);
         }
-        let cpu = match node.is_on_host() {
-            true => 0,
-            false => {
+        others.sort_unstable();
+        others.dedup();
+        let needs = others.into_iter().map(|op| Need { op, begin: false });
+        let cpu = match work {
+            Work::Calc { .. } if node.is_on_host() => 0,
+            Work::Calc { .. } => {
                 let next = streams.len() + 1;
                 let stream = node.number("stream").unwrap_or(0);
                 *streams.entry(stream).or_insert(next)
             }
+            _ => usize::from(NETWORK),
         };
-        let Ok(cpu) = u8::try_from(cpu) else {
-            return Err(wrong(node, "more than 255 streams".into()));
-        };
+        let is_stream = matches!(work, Work::Calc { .. });
+        if is_stream && cpu >= usize::from(NETWORK) {
+            return Err(wrong(node, format!("more than {} streams", NETWORK - 1)));
+        }
         ops.push(Op {
             label: Some(format!("{} {}", node.id, node.name).into()),
             line: 0,
             work,
-            cpu,
-            needs,
+            cpu: cpu as u8,
+            needs: needs.collect(),
         });
     }
     if let Some(all) = circle(ops.len(), |i| &ops[i].needs) {
@@ -397,7 +403,7 @@ fn node_of(op: &Op, id: u64, ranks: u64) -> Result<Node, String> {
         bool: Some(op.cpu == 0 && matches!(op.work, Work::Calc { .. })),
         ..attribute("is_cpu_op")
     }];
-    if op.cpu > 0 {
+    if op.cpu > 0 && matches!(op.work, Work::Calc { .. }) {
         attr.push(long("stream", op.cpu.into()));
     }
     let kind = match op.work {

@@ -16,6 +16,12 @@ use super::schedule::{Op, Schedule, Work};
 /// Most hosts and connections of a file.
 const HOSTS: u64 = 1 << 20;
 const CONNECTIONS: u64 = 1 << 22;
+/// The processor on which starts are waited for: an operation begins when its processor is free,
+/// and a connection that is triggered must not wait for the start of another.
+const CLOCK: u8 = 1;
+/// That of the operations that join what a trigger waits for: a barrier of many connections that
+/// triggers many would have as many dependencies as pairs else.
+const JOINT: u8 = 2;
 /// Bytes of a connection are below this.
 const BYTES: u64 = 1 << 48;
 
@@ -27,6 +33,11 @@ const WORDS: &str = "`id`, `start`, `size`, `trigger`, `send_done_trigger` or `r
 struct Word<'t> {
     text: &'t str,
     at: usize,
+}
+
+/// The end of an operation, as what another waits for.
+fn after(op: u32) -> Need {
+    Need { op, begin: false }
 }
 
 /// Words of a line.
@@ -358,17 +369,16 @@ impl<'t> Reader<'t> {
             let mut before: Option<(u64, u32)> = None;
             for (at, sends) in starts {
                 let since = before.map_or(0, |(at, _)| at);
-                let need = |op| Need { op, begin: false };
                 let this = ops.len() as u32;
                 ops.push(Op {
                     label: None,
                     line: 0,
                     work: Work::Calc { ns: at - since },
-                    cpu: 0,
-                    needs: before.map(|(_, op)| need(op)).into_iter().collect(),
+                    cpu: CLOCK,
+                    needs: before.map(|(_, op)| after(op)).into_iter().collect(),
                 });
                 for send in sends {
-                    ops[send as usize].needs.push(need(this));
+                    ops[send as usize].needs.push(after(this));
                 }
                 before = Some((at, this));
             }
@@ -386,8 +396,15 @@ impl<'t> Reader<'t> {
                 activators.entry(*id).or_default().push(i);
             }
         }
+        // By trigger and host: what its connections there wait for.
+        let mut joined: BTreeMap<(u64, u32), u32> = BTreeMap::new();
         for (c, [send, _]) in self.connections.iter().zip(placed) {
             let Some(id) = c.trigger else { continue };
+            let source = c.ends[0];
+            if let Some(&op) = joined.get(&(id, source)) {
+                ranks[source as usize][*send as usize].needs.push(after(op));
+                continue;
+            }
             let Some(trigger) = self.triggers.get(&id) else {
                 return self.error(c.at, format!("trigger {id} is not there"));
             };
@@ -401,7 +418,7 @@ impl<'t> Reader<'t> {
                 );
                 return self.error(c.at, what);
             }
-            let source = c.ends[0];
+            let mut needs = Vec::with_capacity(all.len());
             for other in all {
                 let by = &self.connections[*other];
                 let end = [1, 0].into_iter().find(|end| by.ends[*end] == source);
@@ -413,12 +430,19 @@ impl<'t> Reader<'t> {
                     );
                     return self.error(c.at, what);
                 };
-                let needs = &mut ranks[source as usize][*send as usize].needs;
-                needs.push(Need {
-                    op: placed[*other][end],
-                    begin: false,
-                });
+                needs.push(after(placed[*other][end]));
             }
+            let ops = &mut ranks[source as usize];
+            let op = ops.len() as u32;
+            ops.push(Op {
+                label: None,
+                line: trigger.line,
+                work: Work::Calc { ns: 0 },
+                cpu: JOINT,
+                needs,
+            });
+            ops[*send as usize].needs.push(after(op));
+            joined.insert((id, source), op);
         }
         Ok(())
     }

@@ -199,10 +199,9 @@ impl<'p> Replay<'p> {
             host.see(now + completion);
             let moment = host.agenda.turn(ops, now);
             let mut goes_on = !moment.ended.is_empty();
-            host.end_ns = match goes_on {
-                true => world.since_begin(),
-                false => host.end_ns,
-            };
+            if goes_on {
+                host.end_ns = world.since_begin();
+            }
             for op in moment.ended {
                 let begun = self.hosts[rank].agenda.begun(op);
                 world.spent(rank, begun, || ops[op as usize].to_string());
