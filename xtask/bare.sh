@@ -54,4 +54,5 @@ mkdir -p "$system/home/user" "$system/outside"
 cd "$system"; pivot_root . outside; cd /; umount -l /outside
 exec unshare --user --map-user=1000 --map-group=1000 \
   env -i PATH="$rust/bin:/usr/bin:/bin" HOME=/home/user LANG=C.UTF-8 CARGO_HOME="$crates" CARGO_TARGET_DIR="$target" \
-  CARGO_NET_OFFLINE=true CARGO_TERM_COLOR=never sh -c 'cd "$1" && cargo xtask gen --compare && exec cargo xtask test' sh "$checkout"
+  CARGO_NET_OFFLINE=true CARGO_TERM_COLOR=never ${CARGO_INCREMENTAL:+CARGO_INCREMENTAL=$CARGO_INCREMENTAL} \
+  sh -c 'cd "$1" && cargo xtask gen --compare && exec cargo xtask test' sh "$checkout"

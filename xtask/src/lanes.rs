@@ -161,7 +161,12 @@ pub(crate) fn run(steps: &[Step]) -> Result<bool> {
                 .iter()
                 .map(|r| format!("{} for {} s", r.step.name, r.start.elapsed().as_secs()))
                 .collect();
-            println!("... {}; {} steps wait", names.join(", "), waiting.len());
+            println!(
+                "... {}; {} steps wait{}",
+                names.join(", "),
+                waiting.len(),
+                room()
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -187,6 +192,16 @@ fn ready(waiting: &[Step], busy: &[Lane], ended: &dyn Fn(&str) -> bool) -> Optio
     let begins =
         |step: &Step| !busy.contains(&step.lane) && step.after.iter().all(|name| ended(name));
     waiting.iter().position(begins)
+}
+
+/// What is free where cargo's folder lies, in words. A full disk fails steps in many ways, which
+/// seldom name it.
+fn room() -> String {
+    let Ok(disk) = rustix::fs::statvfs(target()) else {
+        return String::new();
+    };
+    let bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+    format!("; {:.1} GB free on the disk", bytes as f64 / 1e9)
 }
 
 fn log_of(name: &str) -> PathBuf {
