@@ -60,8 +60,7 @@ const OF_ONE_POINT: [&str; 21] = [
 /// What is run in place of a collective.
 #[derive(clap::Subcommand)]
 enum Instead {
-    /// Run a kernel of a CUDA file on each rank, in virtual time: `extern "C" __global__ void
-    /// NAME(rb_comm comm, void *buffer, rb_u64 bytes)`
+    /// Run a kernel of a CUDA file on each rank, in virtual time
     Run(run::Args),
     /// Run a trace: a schedule in GOAL (LogGOPSim, ATLAHS), connections of htsim, or Chakra's
     /// execution traces

@@ -67,6 +67,74 @@ fn a_kernel_of_a_file_runs_on_each_rank_and_a_failure_names_its_command() {
     );
 }
 
+const HALO: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../examples/16_halo_exchange/halo.ptx"
+);
+
+#[test]
+fn words_behind_a_kernels_name_are_its_arguments_and_its_memory_is_written() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    // One row of three values on each rank: signals, then two grids of three rows.
+    let grids = |rank: u32| {
+        let values = [10.0, rank as f32, 30.0].repeat(3);
+        let both: Vec<u8> = values
+            .repeat(2)
+            .into_iter()
+            .flat_map(f32::to_le_bytes)
+            .collect();
+        [vec![0; 64], both].concat()
+    };
+    for rank in 0..2 {
+        std::fs::write(path(&format!("in{rank}")), grids(rank)).expect("written");
+    }
+    let halo = |more: &[&str], arguments: &str| {
+        let options = ["run", "--block", "4", "--buffer", "4K"];
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        sim(&[&options[..], more, &["--", HALO, "halo"], &arguments].concat())
+    };
+    let (input, dump) = (path("in{rank}"), path("left"));
+    let out = halo(
+        &["--contents", &input, "--dump", &dump, "--loss", "0.05"],
+        "comm window buffer 1 3 1 1000000 zeros:24",
+    );
+    assert_eq!(said(&out).1, Some(0), "{out:?}");
+    for rank in 0..2_u32 {
+        let left = std::fs::read(path(&format!("left/{rank}.buffer"))).expect("it is there");
+        assert_eq!(left.len(), 4096);
+        // The own row of the second grid after one step.
+        let at = 64 + 4 * (9 + 3 + 1);
+        let value = f32::from_le_bytes(left[at..at + 4].try_into().expect("4 bytes"));
+        assert_eq!(value, 0.25 * ((rank + rank) as f32 + 40.0));
+        let end = std::fs::read(path(&format!("left/{rank}.zeros1"))).expect("it is there");
+        // Its status.
+        assert_eq!((&end[..4], end.len()), (&[0; 4][..], 24));
+    }
+    for (more, arguments, why) in [
+        (
+            &[][..],
+            "comm",
+            "`halo` has 8 parameters, and 1 arguments are given",
+        ),
+        (&[], "comm windows", "`windows` is no argument of a kernel"),
+        (
+            &["--contents", "/nowhere/{rank}"],
+            "comm",
+            "/nowhere/0, for --contents",
+        ),
+        (&["--block-queues", "64"], "comm", "at most 63 blocks"),
+    ] {
+        let (text, code) = said(&halo(more, arguments));
+        assert!(text.contains(why), "{text}");
+        assert_eq!(
+            code,
+            Some(if why.contains("nowhere") { 1 } else { 2 }),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn the_command_that_repeats_a_run_is_one_of_a_shell() {
     let dir = tempfile::tempdir().expect("a folder");

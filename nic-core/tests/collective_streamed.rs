@@ -486,3 +486,54 @@ fn streams_where_a_side_has_several_blocks_are_refused() {
         );
     }
 }
+
+#[test]
+fn a_nic_rests_while_a_kernel_pushes_and_does_not_pop() {
+    for wire in [Wire::Local, Wire::Rdma] {
+        let mut w = World::new(2, wire, &settings());
+        let call = Call::new(K::AllReduce, 5_000).of(DataType::F32, ReduceOp::Sum);
+        let mut kernels = Vec::new();
+        for r in 0..2 {
+            let (from, to) = (
+                Ring::new(&w, r, RINGS, 8, 0),
+                Ring::new(&w, r, RINGS + 4096, 6, 0),
+            );
+            let call = call.at(IN, OUT).streamed().of_ring(&from).to_ring(&to);
+            let ticket = w.post(r, &call);
+            kernels.push((from, to, ticket, floats(r, 5_000, 1), 0, Vec::new()));
+        }
+        // Until all rings are full.
+        for _ in 0..2_000 {
+            for (from, _, _, data, at, _) in &mut kernels {
+                *at += from.push(&w, &data[*at..]);
+            }
+            w.step();
+        }
+        assert!(kernels.iter().all(|k| k.4 < k.3.len()), "{wire:?}");
+        // A keep-alive may move something now and then.
+        let still = (0..1_000).filter(|_| !w.step()).count();
+        assert!(still > 500, "{wire:?}: {still} of 1000 steps were idle");
+        // What it was told meanwhile is not lost.
+        let end = w.now + 60_000_000_000;
+        while kernels.iter().any(|k| k.5.len() < k.3.len()) {
+            for (from, to, _, data, at, got) in &mut kernels {
+                *at += from.push(&w, &data[*at..]);
+                got.extend(to.pop(&w, usize::MAX));
+            }
+            w.step();
+            assert!(w.now < end, "{wire:?}: hung");
+        }
+        let sums = kernels.iter().map(|k| &k.5).collect::<Vec<_>>();
+        assert_eq!(sums[0], sums[1]);
+        let of = |bytes: &[u8], i: usize| {
+            f32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().expect("4 bytes"))
+        };
+        for i in 0..5_000 {
+            let sum = of(&kernels[0].3, i) + of(&kernels[1].3, i);
+            assert_eq!(of(sums[0], i).to_bits(), sum.to_bits());
+        }
+        let tickets: Vec<_> = kernels.iter().enumerate().map(|(r, k)| (r, k.2)).collect();
+        let ends = w.settle(&tickets);
+        assert!(ends.iter().all(|c| c.status == Status::Ok), "{ends:?}");
+    }
+}

@@ -18,11 +18,14 @@ mod file_error;
 pub mod goal;
 mod host;
 mod kernel;
+mod kernel_argument;
+mod kernel_plan;
 mod lane;
 mod network;
 mod node;
 mod profile;
 mod random;
+mod rank_gpu;
 mod replay;
 mod report;
 mod running;
@@ -38,9 +41,9 @@ pub use cluster::{Cluster, NetworkPlan, Reaction};
 pub use fault::{Breaks, Ended, Fault, RankEnd, Slow};
 pub use file_error::FileError;
 pub use host::HostCosts;
-pub use kernel::{
-    kernel_memory, run_kernel, run_kernel_watched, KernelPlan, KernelReport, Trouble,
-};
+pub use kernel::{kernel_memory, run_kernel, run_kernel_watched, KernelReport, Trouble};
+pub use kernel_argument::{KernelArgument, DEFAULT_ARGUMENTS};
+pub use kernel_plan::{Contents, KernelPlan};
 pub use profile::Profile;
 pub use replay::{
     goal_memory, run_goal, run_goal_watched, Delivery, GoalPlan, GoalReport, GoalTrouble, Operation,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
-use ringbell_gtlb::{Access, DmaMemory, PageTable};
+use ringbell_gtlb::{Access, DmaMemory, MemoryRegion, PageTable};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, PdId, Rkey,
 };
@@ -59,14 +59,12 @@ pub(crate) fn made(rank: usize) -> impl Fn(&dyn Display) -> Failure {
 }
 
 impl Node {
-    /// A rank whose NIC reaches the mapped part of a memory.
+    /// A rank, whose NIC reaches nothing of its memory yet.
     pub(crate) fn new(
         rank: usize,
         cluster: &Cluster,
         port: Box<dyn Port>,
         memory: Arc<dyn DmaMemory>,
-        table: &PageTable,
-        (base, bytes): (GpuVa, u64),
     ) -> Result<Node, Failure> {
         let made = made(rank);
         let config = NicConfig {
@@ -90,9 +88,6 @@ impl Node {
         let pd = nic.alloc_pd().map_err(|e| made(&e))?;
         let queue = nic.create_queue(pd, QueueConfig::default());
         let queue = queue.map_err(|e| made(&e))?;
-        nic.map(table).map_err(|e| made(&e))?;
-        nic.register(pd, base, bytes, Access::LOCAL)
-            .map_err(|e| made(&e))?;
         let comm = CommunicatorConfig {
             ctx: 7,
             rank: rank as u32,
@@ -109,6 +104,20 @@ impl Node {
             queue,
             comm,
         })
+    }
+
+    /// Lets the NIC reach some of its memory, and peers as far as `access` says.
+    pub(crate) fn register(
+        &self,
+        rank: usize,
+        table: &PageTable,
+        (base, bytes): (GpuVa, u64),
+        access: Access,
+    ) -> Result<MemoryRegion, Failure> {
+        let made = made(rank);
+        self.nic.map(table).map_err(|e| made(&e))?;
+        let region = self.nic.register(self.pd, base, bytes, access);
+        region.map_err(|e| made(&e))
     }
 
     /// Posts an operation of so many elements, from one address to another; `None` when the queue
@@ -154,7 +163,8 @@ impl Memory {
         };
         let dma = memory.memory.clone();
         let view = memory.view();
-        let node = Node::new(rank, cluster, port, dma, view.table(), (BASE, bytes))?;
+        let node = Node::new(rank, cluster, port, dma)?;
+        node.register(rank, view.table(), (BASE, bytes), Access::LOCAL)?;
         drop(view);
         Ok((node, memory))
     }

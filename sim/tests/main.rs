@@ -9,6 +9,7 @@ mod chakra;
 mod closed_form;
 mod collectives;
 mod connections;
+mod device_api;
 mod faults;
 mod goal;
 mod grammar;

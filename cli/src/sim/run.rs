@@ -1,11 +1,15 @@
 //! `ringbell sim run`: a kernel of a file on each rank of a cluster in virtual time.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use ringbell_sim::{Cluster, Fault, KernelPlan, KernelReport, LaunchShape, Trouble};
+use ringbell_sim::{
+    Cluster, Contents, Fault, KernelArgument, KernelPlan, KernelReport, LaunchShape, Trouble,
+    DEFAULT_ARGUMENTS,
+};
 use serde_json::{json, Value};
 
 use super::cluster::ClusterArgs;
@@ -28,9 +32,17 @@ pub(super) struct Args {
     /// Threads of a block
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     block: u32,
-    /// Bytes of each rank's buffer; K, M and G are powers of 1,024. Its contents depend on the seed
+    /// Bytes of each rank's buffer; K, M and G are powers of 1,024
     #[arg(long, default_value = "64K", value_name = "SIZE", value_parser = parse_size)]
     buffer: u64,
+    /// What buffers hold at first: `seed` (numbers that depend on seed and rank), `zeros`, or the
+    /// bytes of a file, in whose name `{rank}` stands for each rank's number, and zeros behind them
+    #[arg(long, default_value = "seed", value_name = "seed|zeros|FILE")]
+    contents: OsString,
+    /// Write what kernels leave into this folder, which is made: RANK.buffer, and RANK.zeros1 and
+    /// so on for the arguments `zeros:SIZE`; of many seeds, that of the last run
+    #[arg(long, value_name = "FOLDER")]
+    dump: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -46,9 +58,18 @@ pub(super) struct Args {
     /// default) is standard output
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Kernels: a .cu file, which clang compiles, or a .ptx file
-    #[arg(value_name = "FILE", last = true, required = true, num_args = 1..=2, value_names = ["FILE", "KERNEL"])]
-    file: Vec<PathBuf>,
+    /// Queues of each rank for blocks, which `gpu_comm_queue` gives them
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    block_queues: u32,
+    /// Kernels in a .cu file, which clang compiles, or a .ptx file; the kernel's name; and what it
+    /// gets, a word for each parameter: `comm` (rb_comm), `buffer` (its address), `bytes` (its
+    /// length), `window` (the buffers of all ranks as a window of the communicator: its number),
+    /// `rank`, `ranks`, `next` and `before` (numbers of ranks in a ring),
+    /// `stream` or `stream:SIZE` (rb_stream_handle), `zeros:SIZE` (the address of further memory),
+    /// or a number, with a point or an exponent for a float or double. Without words: `comm buffer
+    /// bytes`, for `extern "C" __global__ void NAME(rb_comm comm, void *buffer, rb_u64 bytes)`
+    #[arg(last = true, required = true, num_args = 1.., value_names = ["FILE", "KERNEL", "ARGUMENT"])]
+    file: Vec<OsString>,
 }
 
 fn time(text: &str) -> Result<u64, String> {
@@ -90,6 +111,9 @@ fn one(args: &Args, plan: &KernelPlan, runs: &mut Vec<Value>) -> Result<Exit> {
         None => stdio::out(text(plan, &report, args.seeds == 1))?,
         Some(_) => runs.push(json_of_run(plan, &report, wall_s)),
     }
+    if let Some(folder) = &args.dump {
+        dump(folder, &report)?;
+    }
     let Some(trouble) = &report.trouble else {
         return Ok(Exit::Ok);
     };
@@ -98,7 +122,14 @@ fn one(args: &Args, plan: &KernelPlan, runs: &mut Vec<Value>) -> Result<Exit> {
 }
 
 fn plan(args: &Args) -> Result<KernelPlan> {
-    let file = &args.file[0];
+    let cluster = args.cluster.cluster(args.ranks)?;
+    let file = Path::new(&args.file[0]);
+    let kernel = args.file.get(1);
+    let arguments = args.file.iter().skip(2).map(argument);
+    let mut arguments = arguments.collect::<Result<Vec<_>>>()?;
+    if arguments.is_empty() {
+        arguments.extend(DEFAULT_ARGUMENTS);
+    }
     let text = match file.extension() {
         Some(e) if e == "cu" => cc::ptx_of(file)?,
         _ => std::fs::read_to_string(file)
@@ -107,11 +138,66 @@ fn plan(args: &Args) -> Result<KernelPlan> {
     Ok(KernelPlan {
         file: file.display().to_string(),
         text,
-        kernel: args.file.get(1).map(|k| k.display().to_string()),
+        kernel: kernel.map(|k| k.to_string_lossy().into_owned()),
+        arguments,
+        block_queues: args.block_queues,
         shape: LaunchShape::new(args.grid, args.block),
         buffer_bytes: args.buffer,
-        cluster: args.cluster.cluster(args.ranks)?,
+        contents: contents(&args.contents, cluster.ranks)?,
+        cluster,
         within_ns: args.deadline,
+    })
+}
+
+/// What buffers hold at first.
+///
+/// # Errors
+/// A file cannot be read.
+fn contents(given: &OsStr, ranks: usize) -> Result<Contents> {
+    match given.as_bytes() {
+        b"seed" => return Ok(Contents::Seed),
+        b"zeros" => return Ok(Contents::Zeros),
+        _ => {}
+    }
+    let of_rank = |rank: usize| {
+        let name = given.to_string_lossy();
+        let path = match name.contains("{rank}") {
+            true => PathBuf::from(name.replace("{rank}", &rank.to_string())),
+            false => PathBuf::from(given),
+        };
+        let read = std::fs::read(&path);
+        read.with_context(|| format!("cannot read {}, for --contents", path.display()))
+    };
+    let all = (0..ranks).map(of_rank).collect::<Result<_>>()?;
+    Ok(Contents::Given(all))
+}
+
+/// Writes what kernels have left.
+fn dump(folder: &Path, report: &KernelReport) -> Result<()> {
+    let cannot = |path: &Path| format!("cannot write {}, for --dump", path.display());
+    std::fs::create_dir_all(folder).with_context(|| cannot(folder))?;
+    for (rank, pieces) in report.memory.iter().enumerate() {
+        for (i, bytes) in pieces.iter().enumerate() {
+            let name = match i {
+                0 => format!("{rank}.buffer"),
+                i => format!("{rank}.zeros{i}"),
+            };
+            let path = folder.join(name);
+            std::fs::write(&path, bytes).with_context(|| cannot(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// What the kernel gets by a word.
+///
+/// # Errors
+/// There is no such word.
+fn argument(word: &OsString) -> Result<KernelArgument> {
+    let word = word.to_string_lossy();
+    word.parse().map_err(|why| {
+        let what = format!("`{word}` is no argument of a kernel");
+        Problem::new(Exit::Usage, what, why).into()
     })
 }
 
@@ -224,7 +310,10 @@ fn json(plan: &KernelPlan, runs: Vec<Value>) -> Value {
 fn json_of_run(plan: &KernelPlan, report: &KernelReport, wall_s: f64) -> Value {
     let printed = report.printed.iter();
     let printed = printed.map(|(rank, line)| json!({ "rank": rank, "line": line }));
-    let buffers = report.buffers.iter().map(|digest| format!("{digest:016x}"));
+    let buffers = report
+        .buffers()
+        .into_iter()
+        .map(|digest| format!("{digest:016x}"));
     let own = json!({
         "seed": plan.cluster.seed,
         "kernel": report.kernel,

@@ -80,8 +80,9 @@ pub(crate) struct Op {
     viewers: [Option<Viewer>; 2],
     /// The segment whose window the kernel gets next.
     next_out: u64,
-    /// It cannot go on before a kernel has pushed or popped.
-    pub(crate) waits_for_kernel: bool,
+    /// Whether it cannot go on before a kernel has pushed to the source or popped from the
+    /// destination.
+    awaits: [bool; 2],
     pub(crate) steps_run: u64,
     pub(crate) reduced: u64,
 }
@@ -156,7 +157,7 @@ impl Op {
             output,
             viewers,
             next_out: segments.start,
-            waits_for_kernel: false,
+            awaits: [false; 2],
             steps_run: 0,
             reduced: 0,
         }
@@ -208,7 +209,7 @@ impl Op {
         budget: &mut u64,
     ) -> Result<Progress, Refusal> {
         let mut more = false;
-        self.waits_for_kernel = false;
+        self.awaits = [false; 2];
         loop {
             let before = self.next_out;
             for i in 0..self.instances.len() {
@@ -265,7 +266,7 @@ impl Op {
         let job = &self.job;
         let len = job.window_bytes(0, self.next_segment);
         if len > 0 && stream.ready(&mut io.dma())? < len {
-            self.waits_for_kernel = true;
+            self.awaits[0] = true;
             return Ok(false);
         }
         let window = job.window_at(self.instances[i].scratch_at(job), 0);
@@ -293,7 +294,7 @@ impl Op {
         }
         let len = job.window_bytes(1, inst.segment);
         if len > 0 && stream.ready(&mut io.dma())? < len {
-            self.waits_for_kernel = true;
+            self.awaits[1] = true;
             return Ok(false);
         }
         let window = job.window_at(inst.scratch_at(job), 1);
@@ -310,9 +311,16 @@ impl Op {
         Ok(true)
     }
 
-    /// Whether a kernel has moved since it was last asked.
+    /// Whether it waits for a kernel at one of its streams.
+    pub(crate) fn waits_for_kernel(&self) -> bool {
+        self.awaits != [false; 2]
+    }
+
+    /// Whether a kernel has moved at a stream where this waits. What it does at the other one is
+    /// of no use meanwhile, and stays new until that is waited for.
     pub(crate) fn has_news(&self, io: &mut Io<'_>) -> bool {
-        let mut streams = self.input.iter().chain(&self.output);
+        let ends = [&self.input, &self.output].into_iter().zip(self.awaits);
+        let mut streams = ends.filter_map(|(s, awaited)| s.as_ref().filter(|_| awaited));
         streams.any(|s| s.has_news(&mut io.dma()))
     }
 

@@ -362,7 +362,7 @@ impl MessagePath {
         let result = match &mut a.state {
             State::Running(op) => {
                 let ran = op.run(id, &mut self.groups.messages, io, budget);
-                watch = op.waits_for_kernel;
+                watch = op.waits_for_kernel();
                 ran
             }
             State::OnCard(op) => op.run(id, &mut self.groups.messages, io),
