@@ -40,7 +40,8 @@ pub struct KernelPlan {
     /// Queues of each rank for blocks, which `gpu_comm_queue` gives; 0: there are none.
     pub block_queues: u32,
     /// Where. Its seed is also that of the buffers' contents where these depend on one, of the
-    /// kernels' begin and of the threads' order: by 0 all kernels begin at once, and threads run in their order.
+    /// kernels' begin and of the threads' order: by 0 all kernels begin at once, and threads run in
+    /// their order.
     pub cluster: Cluster,
     /// Virtual time that the kernels may take.
     pub within_ns: u64,
