@@ -33,7 +33,7 @@ use super::report::{parse_size, SweepArgs};
 use super::{files, stdio, Exit, Problem};
 
 /// Arguments that a plan's file has in place of the command line, or that a plan does not take.
-const OF_ONE_POINT: [&str; 21] = [
+const OF_ONE_POINT: [&str; 22] = [
     "collective",
     "ranks",
     "min",
@@ -45,6 +45,7 @@ const OF_ONE_POINT: [&str; 21] = [
     "topology",
     "hash_seed",
     "spray",
+    "wire_poll",
     "congestion",
     "repeat",
     "loss",

@@ -204,12 +204,12 @@ fn a_topology_gives_the_ranks_and_the_switches() {
             "broken.json:2:5: two nodes are named a",
         ),
         (
-            &["all-reduce", "--topology", "ring:8"],
-            "n0 of ring:8 has 2 wires",
+            &["all-reduce", "--topology", "ring:8", "-R", "4"],
+            "the 8 NICs of ring:8 forward for each other, and each is a rank",
         ),
         (
-            &["all-reduce", "--topology", "ring:8"],
-            "whose hosts have one wire each",
+            &["all-reduce", "--topology", "ring:8", "--spray"],
+            "spraying is for switches, and ring:8 has none",
         ),
         (
             &["all-reduce", "--topology", "fat-tree:2x2", "-R", "5"],
@@ -225,6 +225,37 @@ fn a_topology_gives_the_ranks_and_the_switches() {
         assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(named), "{args:?}: {said}");
     }
+}
+
+#[test]
+fn nics_that_forward_take_other_ways_and_threads_change_nothing() {
+    let args = ["all-reduce", "-b", "256K", "-e", "256K", "--topology"];
+    let run = |more: &[&str]| {
+        let out = sim(&[&args[..], &["torus:2x4", "--json"], more].concat());
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")
+    };
+    let whole = run(&[]);
+    assert_eq!(
+        (
+            &whole["ranks"],
+            &whole["rows"][0]["wrong"],
+            &whole["wire_poll"]
+        ),
+        (&8.into(), &0.into(), &8.into())
+    );
+    assert_eq!(run(&["--threads", "2"])["hash"], whole["hash"]);
+    let cut = run(&["--cut", "n0-n1@20us", "--wire-poll", "1"]);
+    assert_eq!(
+        (&cut["rows"][0]["wrong"], &cut["wire_poll"]),
+        (&0.into(), &1.into())
+    );
+    assert_eq!(cut["faults"][0]["wire"], "n0:3 -- n1:2", "{cut}");
+
+    let out = sim(&[&args[..], &["bus:3"]].concat());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let network = "network bus:3: 3 NICs that forward for each other, 2 wires; R is 8";
+    assert!(text.contains(network), "{text}");
 }
 
 #[test]

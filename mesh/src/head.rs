@@ -24,7 +24,7 @@ pub(crate) const HEAD: usize = 42;
 /// Where the frame of a packet begins, once its addresses stand before its EtherType.
 pub(crate) const FRAME_AT: usize = HEAD - 12;
 /// Bytes that a frame grows by on a wire.
-pub(crate) const GROWTH: usize = FRAME_AT;
+pub const GROWTH: usize = FRAME_AT;
 
 /// What a frame of a wire is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,6 +28,7 @@ mod wire;
 pub use config::{MeshConfig, MeshCounters, POLL_MAX};
 pub use control::Control;
 pub use error::{MeshError, ReplaceError};
+pub use head::GROWTH;
 pub use port::MeshPort;
 pub use sums::PLACES;
 pub use wire::{WireCounters, WireState};

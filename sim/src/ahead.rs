@@ -49,7 +49,7 @@ impl World {
             for Given { place, what, .. } in lane.rest() {
                 near[place].what = match what {
                     Happens::Crossed(link, frame) => What::Crossed(link, frame),
-                    Happens::Received => What::Received,
+                    Happens::Received(place) => What::Received(place),
                     Happens::Due => What::Due,
                 };
             }
@@ -65,7 +65,7 @@ impl World {
             let (at, rank) = (event.at, event.node);
             let is_its_own = match &event.what {
                 What::Crossed(link, _) => self.fabric.lock().reaches_rank(*link),
-                What::Received | What::Due => !self.is_dead(rank),
+                What::Received(_) | What::Due => !self.is_dead(rank),
                 What::Paused(..) => rank < self.lanes.len(),
                 _ => false,
             };
@@ -82,7 +82,7 @@ impl World {
             }
             let what = match std::mem::replace(&mut event.what, What::Ahead) {
                 What::Crossed(link, frame) => Happens::Crossed(link, frame),
-                What::Received => Happens::Received,
+                What::Received(place) => Happens::Received(place),
                 What::Due => Happens::Due,
                 other => {
                     // What the link does to the NIC is the loop's to say.

@@ -6,15 +6,41 @@ use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig, RdmaConfig};
 
 use crate::{Fault, Profile, Slow};
 
+/// SMI's R where the plan does not say; the NIC's own default.
+const POLL: u32 = 8;
+
 /// How the NICs are joined: by one switch, unless there is a topology.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct NetworkPlan {
-    /// NICs at switches; the first ranks are the first of its ends.
+    /// NICs at switches, of whose ends the first are the ranks; or NICs alone, each a rank, which
+    /// forward for each other.
     pub topology: Option<Topology>,
     /// Seed of the hash by which switches choose among ways of one length.
     pub hash_seed: u64,
     /// Switches choose anew for each frame, and not for each flow.
     pub spray: bool,
+    /// Packets that a NIC which forwards takes from one queue before it looks at the next (SMI's
+    /// R), 1 to 4,096.
+    pub wire_poll: u32,
+}
+
+impl Default for NetworkPlan {
+    fn default() -> NetworkPlan {
+        NetworkPlan {
+            topology: None,
+            hash_seed: 0,
+            spray: false,
+            wire_poll: POLL,
+        }
+    }
+}
+
+impl NetworkPlan {
+    /// Whether the NICs forward for each other: no switch joins them.
+    pub fn is_mesh(&self) -> bool {
+        let topology = self.topology.as_ref();
+        topology.is_some_and(|t| t.ends().count() == t.nodes().len())
+    }
 }
 
 /// What the NICs do about losses and marks.
@@ -68,7 +94,7 @@ pub struct Cluster {
     pub network: NetworkPlan,
     /// What the NICs do about losses and marks.
     pub reaction: Reaction,
-    /// Share of the frames that each switch loses.
+    /// Share of the frames that each switch loses, or each wire between two NICs.
     pub loss: f64,
     /// Seed of all that is random: losses and the NICs' numbers, and what a run adds to them.
     pub seed: u64,

@@ -16,14 +16,16 @@ use crate::node::Node;
 
 /// Between two looks at a NIC whose link is paused.
 const WHILE_PAUSED: Duration = Duration::from_micros(100);
+/// The same of one whose links have room, and whose neighbours may have none.
+const WITHOUT_CREDIT: Duration = Duration::from_micros(100);
 
 /// What happens to a NIC.
 #[derive(Debug)]
 pub(crate) enum Happens {
     /// A frame has crossed its link.
     Crossed(LinkId, Box<Frame>),
-    /// It has taken a frame that had crossed.
-    Received,
+    /// It has taken a frame that had crossed one of its links, by its place among them.
+    Received(usize),
     /// A timer is due.
     Due,
 }
@@ -33,8 +35,8 @@ pub(crate) enum Happens {
 pub(crate) struct Begun {
     /// What enters the digest.
     pub(crate) note: Option<[u64; 3]>,
-    /// When the NIC will have taken the frame.
-    pub(crate) later: Option<u64>,
+    /// When the NIC will have taken the frame, and by which of its links that came.
+    pub(crate) later: Option<(u64, usize)>,
     /// The NIC has a frame.
     pub(crate) has_arrived: bool,
     /// The NIC is stepped.
@@ -64,11 +66,12 @@ pub(crate) struct Given {
 pub(crate) struct Lane {
     rank: usize,
     node: Arc<Node>,
-    pub(crate) adapter: SharedAdapter,
+    /// By link: what is before it, and the frames that its processor has not given to the NIC yet.
+    adapters: Vec<(SharedAdapter, VecDeque<Box<Frame>>)>,
+    /// It forwards what others send.
+    forwards: bool,
     /// When the earliest event of a timer is, in picoseconds.
     due: Option<u64>,
-    /// Frames that its processor has not given to the NIC yet.
-    taken: VecDeque<Box<Frame>>,
     /// The operation whose end is waited for.
     pub(crate) ticket: Option<u32>,
     /// What it is to do in a window, and when it stops there.
@@ -81,13 +84,19 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(rank: usize, node: Arc<Node>, adapter: SharedAdapter) -> Lane {
+    pub(crate) fn new(
+        rank: usize,
+        node: Arc<Node>,
+        adapters: Vec<SharedAdapter>,
+        forwards: bool,
+    ) -> Lane {
+        let adapters = adapters.into_iter().map(|a| (a, VecDeque::new()));
         Lane {
             rank,
             node,
-            adapter,
+            adapters: adapters.collect(),
+            forwards,
             due: None,
-            taken: VecDeque::new(),
             ticket: None,
             given: VecDeque::new(),
             until: None,
@@ -106,24 +115,25 @@ impl Lane {
         match what {
             Happens::Crossed(link, frame) => {
                 begun.note = Some([link.index() as u64, 2, frame.len() as u64]);
-                let done = self.adapter.lock().receives(at, &frame);
+                let place = self.place(link.back());
+                let (adapter, taken) = &mut self.adapters[place];
+                let done = adapter.lock().receives(at, &frame);
                 if done > at {
-                    begun.later = Some(done);
+                    begun.later = Some((done, place));
                     begun.steps = false;
-                    self.taken.push_back(frame);
+                    taken.push_back(frame);
                 } else {
                     begun.has_arrived = true;
-                    self.adapter.lock().received(frame);
+                    adapter.lock().received(frame);
                 }
             }
-            Happens::Received => {
-                let frame = self.taken.pop_front();
+            Happens::Received(place) => {
+                let (adapter, taken) = &mut self.adapters[place];
+                let frame = taken.pop_front();
                 let len = frame.as_ref().map_or(0, |f| f.len());
                 begun.note = Some([rank, 3, len as u64]);
                 begun.has_arrived = true;
-                frame
-                    .into_iter()
-                    .for_each(|f| self.adapter.lock().received(f));
+                frame.into_iter().for_each(|f| adapter.lock().received(f));
             }
             // Otherwise an earlier one has taken its place.
             Happens::Due if self.due == Some(at) => {
@@ -139,7 +149,42 @@ impl Lane {
     pub(crate) fn run(&mut self, at: u64) -> (bool, Vec<Sent>) {
         // NICs count nanoseconds; one that is stepped early would find its timer not due.
         let moved = self.node.nic.run_at(NicTime(at.div_ceil(1_000)));
-        (moved, self.adapter.lock().take_sent())
+        let sent = self.adapters.iter();
+        (moved, sent.flat_map(|a| a.0.lock().take_sent()).collect())
+    }
+
+    /// The place of a link that leaves the NIC.
+    fn place(&self, link: LinkId) -> usize {
+        let place = self.adapters.iter().position(|a| a.0.link == link);
+        place.unwrap_or(0)
+    }
+
+    /// What is before each link that leaves the NIC.
+    pub(crate) fn adapters(&self) -> impl Iterator<Item = &SharedAdapter> {
+        self.adapters.iter().map(|a| &a.0)
+    }
+
+    /// What is before a link that leaves the NIC.
+    pub(crate) fn adapter(&self, link: LinkId) -> &SharedAdapter {
+        &self.adapters[self.place(link)].0
+    }
+
+    /// When what is due and has not happened may happen, in nanoseconds: when a link has room that
+    /// has none.
+    fn room_at(&self, now: u64) -> u64 {
+        let rooms = self.adapters.iter().map(|a| a.0.lock().room_at());
+        let rooms: Option<Vec<u64>> = rooms.collect();
+        let Some(rooms) = rooms else {
+            // That its link goes on is an event. Other timers are late by so much.
+            return now + WHILE_PAUSED.as_nanos() as u64;
+        };
+        let rooms = rooms.into_iter().map(|at| at.div_ceil(1_000));
+        let next = rooms.filter(|at| *at > now).min();
+        next.unwrap_or(match self.forwards {
+            // That credit comes from a neighbour is an event, too.
+            true => now + WITHOUT_CREDIT.as_nanos() as u64,
+            false => now + 1,
+        })
     }
 
     /// When the NIC wants to be stepped again, if there is no event for it yet.
@@ -148,11 +193,7 @@ impl Lane {
         let timer = self.node.nic.next_timer()?;
         // What is due and has not happened waits for room at the port.
         let earliest = match timer.0 <= now {
-            true => match self.adapter.lock().room_at() {
-                Some(at) => at.div_ceil(1_000),
-                // That its link goes on is an event. Other timers are late by so much.
-                None => now + WHILE_PAUSED.as_nanos() as u64,
-            },
+            true => self.room_at(now),
             false => 0,
         };
         let next = timer.0.max(now + 1).max(earliest).saturating_mul(1_000);
@@ -199,7 +240,8 @@ impl Lane {
             begun,
         };
         if let Some(later) = handled.begun.later {
-            self.makes(later, Happens::Received);
+            let (at, place) = later;
+            self.makes(at, Happens::Received(place));
         }
         if handled.begun.steps {
             handled.sent = self.run(at).1;

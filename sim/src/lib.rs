@@ -1,8 +1,9 @@
 //! A cluster in virtual time: many whole NICs in one process, over a modelled network.
 //!
-//! [`run`] makes the NICs, joins them by one switch or a topology of switches, runs collectives and
-//! compares every byte with a model. A NIC is stepped when a frame arrives, a timer is due or an
-//! operation was posted, and not otherwise, so virtual time jumps from one such moment to the next.
+//! [`run`] makes the NICs, joins them by one switch, a topology of switches, or wires between NICs
+//! that forward for each other, runs collectives and compares every byte with a model. A NIC is
+//! stepped when a frame arrives, a timer is due or an operation was posted, and not otherwise, so
+//! virtual time jumps from one such moment to the next.
 //! [`run_kernel`] lets kernels of users run on emulated GPUs of such ranks instead, and
 //! [`run_goal`] the sends, receives and calculations of a schedule in GOAL.
 //! Several threads may step NICs, and no result depends on how many.
@@ -21,6 +22,7 @@ mod kernel;
 mod kernel_argument;
 mod kernel_plan;
 mod lane;
+mod mesh;
 mod network;
 mod node;
 mod profile;

@@ -115,8 +115,8 @@ pub enum Failure {
         /// Ranks that were asked for.
         ranks: usize,
     },
-    /// A rank's NIC would forward.
-    #[error("{node} of {topology} has {wires} wires, and NICs that forward are not simulated; give a network of switches whose hosts have one wire each, as fat-tree:2x3")]
+    /// A rank's NIC would forward beside switches.
+    #[error("{node} of {topology} has {wires} wires, and NICs that forward are not simulated beside switches; give hosts of switches one wire each, as fat-tree:2x3, or a network without switches, as torus:2x4")]
     Forwards {
         /// Its name.
         topology: String,
@@ -124,6 +124,32 @@ pub enum Failure {
         node: String,
         /// Wires that end there.
         wires: usize,
+    },
+    /// A NIC that forwards is no rank.
+    #[error("the {nodes} NICs of {topology} forward for each other, and each is a rank; give {nodes} ranks, or a network of {ranks}")]
+    NotAllRanks {
+        /// Its name.
+        topology: String,
+        /// NICs that it has.
+        nodes: usize,
+        /// Ranks that were asked for.
+        ranks: usize,
+    },
+    /// What switches do is asked for where there are none.
+    #[error("{what} is for switches, and {topology} has none; leave it out, or give a network of switches")]
+    NoSwitches {
+        /// Its name.
+        topology: String,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The NICs of a network without switches have no routes.
+    #[error("{topology} has no routes: {why}; `ringbell routes {topology}` shows what there is")]
+    NoRoutes {
+        /// Its name.
+        topology: String,
+        /// The reason.
+        why: String,
     },
     /// The schedule is of more ranks, or of fewer.
     #[error("a schedule of {of_schedule} ranks cannot run on {ranks}; give the cluster as many")]

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ringbell_mesh::GROWTH;
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::{Checksums, Port};
@@ -9,7 +10,8 @@ use ringbell_nic_core::port::{Checksums, Port};
 use crate::bound::{best_bus_gbps, bus_factor};
 use crate::data::Data;
 use crate::goal::ELEMENT;
-use crate::network::{Shared, SwitchPort};
+use crate::mesh::Mesh;
+use crate::network::{LinkPort, Shared};
 use crate::node::{destination, Node, Operands};
 use crate::profile::{payload_share, HEADERS};
 use crate::threads::each;
@@ -117,10 +119,16 @@ pub(crate) fn started<T>(
         true => Checksums::Software,
         false => Checksums::Omitted,
     };
-    let adapters = (0..cluster.ranks).map(|rank| fabric.lock().adapter(rank, cluster));
+    let mesh = Mesh::of(cluster)?;
+    let adapters = (0..cluster.ranks).map(|rank| fabric.lock().adapters(rank, cluster));
     let adapters: Vec<_> = adapters.collect();
-    let nodes = adapters.iter().enumerate().map(|(rank, adapter)| {
-        let port = watch.around(rank, Box::new(SwitchPort::new(adapter, checksums)))?;
+    let nodes = adapters.iter().enumerate().map(|(rank, adapters)| {
+        let port: Box<dyn Port> = match &mesh {
+            Some(mesh) => mesh.port(rank, adapters, checksums)?,
+            // A host has one wire.
+            None => Box::new(LinkPort::new(&adapters[0], checksums)),
+        };
+        let port = watch.around(rank, port)?;
         make(rank, port)
     });
     let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
@@ -189,12 +197,16 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
     }
     let counts = world.counts();
     let fabric = fabric.lock();
-    let payload = fabric.longest.saturating_sub(HEADERS) as u64;
+    let headers = match fabric.is_mesh() {
+        true => HEADERS + GROWTH,
+        false => HEADERS,
+    };
+    let share = payload_share(fabric.longest, headers);
     let best = best_bus_gbps(plan.kind, cluster.ranks, &fabric.wires());
     Ok(Report {
         sizes,
-        payload_gbs: cluster.profile.payload_gbs(payload),
-        best_gbs: best / 8.0 * payload_share(payload),
+        payload_gbs: cluster.profile.link_gbps / 8.0 * share,
+        best_gbs: best / 8.0 * share,
         ended,
         counts,
     })
@@ -227,7 +239,18 @@ pub(crate) fn check_cluster(cluster: &Cluster) -> Result<(), Failure> {
             ranks,
         });
     }
-    let wires = cluster.network.wires(ranks);
+    let network = &cluster.network;
+    let of_switches = match (network.spray, network.hash_seed) {
+        (true, _) => Some("spraying"),
+        (false, 1..) => Some("a seed of their hash"),
+        (false, 0) => None,
+    };
+    let meshed = network.topology.as_ref().filter(|_| network.is_mesh());
+    if let (Some(topology), Some(what)) = (meshed, of_switches) {
+        let topology = topology.name().to_owned();
+        return Err(Failure::NoSwitches { topology, what });
+    }
+    let wires = network.wires(ranks);
     let is_there = |what: &Breaks| match *what {
         Breaks::Rank(rank) => rank < ranks,
         Breaks::Wire(wire) => wire < wires,

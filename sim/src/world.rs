@@ -49,12 +49,14 @@ impl World {
     pub(crate) fn new(
         fabric: Shared,
         nodes: Vec<Node>,
-        adapters: Vec<SharedAdapter>,
+        adapters: Vec<Vec<SharedAdapter>>,
         threads: usize,
     ) -> World {
         let nodes: Vec<_> = nodes.into_iter().map(Arc::new).collect();
         let lanes = nodes.iter().zip(adapters).enumerate();
-        let lanes = lanes.map(|(rank, (node, adapter))| Lane::new(rank, node.clone(), adapter));
+        let forwards = fabric.lock().is_mesh();
+        let lanes =
+            lanes.map(|(rank, (node, adapters))| Lane::new(rank, node.clone(), adapters, forwards));
         let lookahead = fabric
             .lock()
             .lookahead()
@@ -250,8 +252,8 @@ impl World {
         }
         let mut fabric = self.fabric.lock();
         fabric.under_way -= u64::from(begun.has_arrived);
-        if let Some(at) = begun.later {
-            fabric.events.add(at, rank, What::Received);
+        if let Some((at, place)) = begun.later {
+            fabric.events.add(at, rank, What::Received(place));
         }
     }
 
@@ -275,7 +277,7 @@ impl World {
         let node = event.node;
         self.now = self.now.max(event.at);
         self.ended = None;
-        if matches!(event.what, What::Due | What::Received | What::Ahead) {
+        if matches!(event.what, What::Due | What::Received(_) | What::Ahead) {
             let handled = self.lanes.lock(node).done.pop_front();
             if let Some(handled) = handled {
                 self.ended = self.enter(node, handled);
@@ -284,7 +286,7 @@ impl World {
         }
         match event.what {
             What::Due => self.happens(node, Happens::Due),
-            What::Received => self.happens(node, Happens::Received),
+            What::Received(place) => self.happens(node, Happens::Received(place)),
             What::Kernel if !self.kernels.is_due(node, event.at) => {
                 // An earlier one has taken its place, or it has ended.
             }
@@ -296,14 +298,15 @@ impl World {
             // Its lane has done it.
             What::Ahead => {}
             What::Free(link) => self.fabric.lock().free(event.at, link),
-            What::Fetched(frame) => self.fabric.lock().fetched(event.at, node, frame),
+            What::Fetched(link, frame) => self.fabric.lock().fetched(event.at, link, frame),
             What::Paused(link, is_paused) => {
                 self.note([link.index() as u64, 9, u64::from(is_paused)]);
                 let left = self.fabric.lock().paused(event.at, link, is_paused);
                 if node >= self.lanes.len() {
                     return true;
                 }
-                let mut adapter = self.lanes.get_mut(node).adapter.lock();
+                let lane = self.lanes.get_mut(node);
+                let mut adapter = lane.adapter(link).lock();
                 match is_paused {
                     true => adapter.pauses(),
                     false => adapter.goes_on(left),
@@ -498,7 +501,8 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for rank in 0..self.lanes.len() {
-            self.lanes.lock(rank).adapter.lock().end();
+            let lane = self.lanes.lock(rank);
+            lane.adapters().for_each(|a| a.lock().end());
         }
     }
 }

@@ -15,6 +15,7 @@ mod goal;
 mod grammar;
 mod hosts;
 mod kernels;
+mod meshes;
 mod switches;
 mod threads;
 mod timelines;

@@ -55,13 +55,24 @@ fn cluster(draws: &mut Draws) -> Cluster {
         ..Switches::of_outputs(room)
     };
     let topology = draws.of(&[None, None, Some("fat-tree:2x3"), Some("fat-tree:4x2")]);
-    let network = NetworkPlan {
+    let mut network = NetworkPlan {
         topology: topology.map(|name| generate(name).expect("a network")),
         hash_seed: draws.below(9),
         spray: topology.is_some() && draws.below(3) == 0,
+        ..NetworkPlan::default()
     };
     let ends = network.topology.as_ref().map(|t| t.ends().count() as u64);
-    let ranks = 2 + draws.below(ends.unwrap_or(20) - 1);
+    let mut ranks = 2 + draws.below(ends.unwrap_or(20) - 1);
+    if draws.below(4) == 0 {
+        let name = draws.of(&["torus:2x4", "ring:5", "bus:4"]);
+        let topology = generate(name).expect("a network");
+        ranks = topology.nodes().len() as u64;
+        network = NetworkPlan {
+            topology: Some(topology),
+            wire_poll: draws.of(&[1, 8]),
+            ..NetworkPlan::default()
+        };
+    }
     let any = |draws: &mut Draws| draws.below(ranks) as usize;
     let mut faults = Vec::new();
     if draws.below(3) == 0 {

@@ -207,14 +207,19 @@ fn a_narrow_wire_takes_as_long_as_what_must_cross_it() {
 }
 
 #[test]
-fn a_host_may_have_no_rank_and_must_not_forward() {
-    let ring = plan(CollectiveKind::AllReduce, named("ring:4"), 64);
+fn a_host_may_have_no_rank_and_must_not_forward_beside_switches() {
+    let text = r#"{"nodes": ["a", "b", {"name": "s", "switch": true}],
+                   "wires": [{"ends": ["a:0", "s:0"]}, {"ends": ["b:0", "s:1"]}, {"ends": ["a:1", "b:1"]}]}"#;
+    let mixed = ringbell_routes::file::parse("mixed", text).expect("a network");
     let forwards = Failure::Forwards {
-        topology: "ring:4".into(),
-        node: "n0".into(),
+        topology: "mixed".into(),
+        node: "a".into(),
         wires: 2,
     };
-    assert_eq!(run(&ring), Err(forwards));
+    assert_eq!(
+        run(&plan(CollectiveKind::AllReduce, mixed, 64)),
+        Err(forwards)
+    );
     let mut tree = plan(CollectiveKind::AllReduce, named("fat-tree:2x3"), 64);
     tree.cluster.ranks = 9;
     let few = Failure::TooFewHosts {
@@ -223,10 +228,4 @@ fn a_host_may_have_no_rank_and_must_not_forward() {
         ranks: 9,
     };
     assert_eq!(run(&tree), Err(few));
-    // Two hosts without a switch.
-    let bus = Plan {
-        algo: Algorithm::Ring,
-        ..plan(CollectiveKind::AllReduce, named("bus:2"), 1 << 20)
-    };
-    time_ns(&bus);
 }

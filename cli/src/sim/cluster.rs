@@ -26,12 +26,12 @@ impl Repeat {
 #[derive(clap::Args)]
 pub(super) struct ClusterArgs {
     /// What the hardware costs: `ideal` (links of 100 Gb/s and 1 us; hosts cost nothing), the
-    /// cluster of a paper (`fpganic`, `accl`, `acclplus`), the hardware blocks (`rtl`), or a TOML
-    /// file. Kernels have no costs of doorbells and completions, which are those of hosts
+    /// cluster of a paper (`fpganic`, `accl`, `acclplus`), the hardware blocks (`rtl`), or a
+    /// TOML file. Kernels have no costs of doorbells and completions, which are those of hosts
     #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
     profile: Profile,
-    /// Switches and hosts in place of one switch: a network by name such as fat-tree:4x2, or a
-    /// file, as `ringbell routes` takes them. Each host has one wire
+    /// Another network than one switch: switches and hosts, as fat-tree:4x2, or NICs that forward
+    /// for each other, as torus:2x4; or a file, as `ringbell routes` takes it
     #[arg(long, value_name = "NETWORK|FILE")]
     topology: Option<String>,
     /// Seed of the hash by which switches choose among ways of one length
@@ -40,6 +40,9 @@ pub(super) struct ClusterArgs {
     /// Switches choose among ways of one length anew for each frame, and not for each flow
     #[arg(long, requires = "topology", conflicts_with = "hash_seed")]
     spray: bool,
+    /// Packets that a NIC which forwards takes from one queue before it looks at the next (SMI's R)
+    #[arg(long, default_value_t = 8, value_name = "R", requires = "topology", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    wire_poll: u32,
     /// What NICs do about losses and marks: window (halve it), dcqcn (rates by marks) or fixed
     /// (nothing)
     #[arg(long, default_value_t, value_name = "NAME")]
@@ -47,7 +50,7 @@ pub(super) struct ClusterArgs {
     /// What NICs send again: selective (what was lost) or go-back-n (all from there on)
     #[arg(long, default_value = "selective", value_name = "NAME")]
     repeat: Repeat,
-    /// Share of the frames that each switch loses, as 0.01
+    /// Share of the frames that each switch loses, or each wire between two NICs, as 0.01
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     loss: f64,
     /// Seed of losses and of the NICs' numbers; of a trace also of the messages' bytes; of kernels
@@ -73,6 +76,7 @@ impl ClusterArgs {
             topology: named.transpose()?,
             hash_seed: self.hash_seed,
             spray: self.spray,
+            wire_poll: self.wire_poll,
         };
         let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
         let ranks = ranks.unwrap_or(hosts);

@@ -147,8 +147,7 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
         let topology = routes::topology(text).map_err(|e| format!("{e:#}"))?;
         Ok(NetworkPlan {
             topology: Some(topology),
-            hash_seed: 0,
-            spray: false,
+            ..NetworkPlan::default()
         })
     };
     let networks = match &file.topologies {

@@ -38,16 +38,19 @@ fn network(network: &NetworkPlan) -> String {
         return "of one switch".into();
     };
     let (nodes, hosts) = (topology.nodes().len(), topology.ends().count());
+    let (name, wires) = (topology.name(), topology.wires().len());
+    if network.is_mesh() {
+        let poll = network.wire_poll;
+        return format!(
+            "{name}: {nodes} NICs that forward for each other, {wires} wires; R is {poll}"
+        );
+    }
     let choice = match network.spray {
         true => "frames sprayed".into(),
         false => format!("hash seed {}", network.hash_seed),
     };
-    format!(
-        "{}: {hosts} hosts, {} switches, {} wires; {choice}",
-        topology.name(),
-        nodes - hosts,
-        topology.wires().len(),
-    )
+    let switches = nodes - hosts;
+    format!("{name}: {hosts} hosts, {switches} switches, {wires} wires; {choice}")
 }
 
 /// How much happened, and how fast virtual time passed.
@@ -85,6 +88,7 @@ pub(super) fn json(cluster: &Cluster, own: Value) -> Value {
         "topology": cluster.network.topology.as_ref().map(|t| t.name()),
         "hash_seed": cluster.network.hash_seed,
         "spray": cluster.network.spray,
+        "wire_poll": cluster.network.is_mesh().then_some(cluster.network.wire_poll),
         "congestion": cluster.reaction.congestion.to_string(),
         "repeat": repeat(cluster),
         "profile": cluster.profile.name,

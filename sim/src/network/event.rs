@@ -14,10 +14,10 @@ pub(crate) enum What {
     Crossed(LinkId, Box<Frame>),
     /// A link is free for the next frame that waits.
     Free(LinkId),
-    /// A NIC has fetched a frame that it sends.
-    Fetched(Box<Frame>),
-    /// A NIC has taken a frame.
-    Received,
+    /// A NIC has fetched a frame that it sends by a link.
+    Fetched(LinkId, Box<Frame>),
+    /// A NIC has taken a frame from one of its links, by its place among them.
+    Received(usize),
     /// The switch at the end of a link pauses it, or lets it go on.
     Paused(LinkId, bool),
     /// A timer is due.

@@ -105,10 +105,18 @@ impl Fabric {
         self.graph.tracks()
     }
 
-    /// What is between a rank's NIC and its link.
-    pub(crate) fn adapter(&self, rank: usize, cluster: &Cluster) -> SharedAdapter {
-        let link = self.graph.link(self.graph.of_rank(rank));
-        SharedAdapter::new(rank, cluster, link.gbps)
+    /// What is between a rank's NIC and each of its links, in the order of the topology's wires.
+    pub(crate) fn adapters(&self, rank: usize, cluster: &Cluster) -> Vec<SharedAdapter> {
+        let adapter = |id: &LinkId| {
+            let link = self.graph.link(*id);
+            SharedAdapter::new(rank, cluster, *id, link.gbps)
+        };
+        self.graph.of_rank(rank).iter().map(adapter).collect()
+    }
+
+    /// Whether the ranks' NICs forward for each other, as there is no switch.
+    pub(crate) fn is_mesh(&self) -> bool {
+        self.graph.nodes() == self.is_dead.len()
     }
 
     /// The rank of the next event, if it is one of a NIC.
@@ -286,6 +294,7 @@ impl Fabric {
             return;
         };
         let bytes = frame.bytes.len();
+        let joins_nics = from.is_none() && link.to < self.is_dead.len();
         link.busy = at + link.frame_ps(bytes);
         let (left, there, to) = (link.busy, link.busy + link.delay_ps, link.to);
         if link.has_waiting() {
@@ -300,7 +309,11 @@ impl Fabric {
                 sent: (at, left),
             });
         }
-        self.events.add(there, to, What::Crossed(id, frame));
+        // No switch is there to lose it.
+        match joins_nics && self.random.happens(self.loss) {
+            true => self.lose(there, id, &frame),
+            false => self.events.add(there, to, What::Crossed(id, frame)),
+        }
         if let Some(from) = from {
             self.leaves(at, from, bytes as u64);
         }
@@ -309,6 +322,7 @@ impl Fabric {
     /// Takes a frame that a rank's NIC has sent.
     pub(crate) fn send(&mut self, from: usize, sent: Sent) {
         let Sent {
+            link,
             mut frame,
             given,
             at,
@@ -321,13 +335,13 @@ impl Fabric {
             frame.spray(self.packets);
         }
         match at > given {
-            true => self.events.add(at, from, What::Fetched(frame)),
-            false => self.fetched(at, from, frame),
+            true => self.events.add(at, from, What::Fetched(link, frame)),
+            false => self.fetched(at, link, frame),
         }
     }
 
     /// Puts a frame that a rank's NIC has fetched to its link.
-    pub(crate) fn fetched(&mut self, at: u64, rank: usize, frame: Box<Frame>) {
-        self.put(at, self.graph.of_rank(rank), frame, None);
+    pub(crate) fn fetched(&mut self, at: u64, link: LinkId, frame: Box<Frame>) {
+        self.put(at, link, frame, None);
     }
 }

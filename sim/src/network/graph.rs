@@ -1,11 +1,12 @@
 //! Nodes, links, and the shortest ways to each rank.
 //!
-//! Nodes are numbered: ranks first, then hosts without a rank, then switches. Wire `w` has the
+//! Nodes are numbered: ranks first, then hosts without a rank, then switches. Without switches all
+//! are ranks. Wire `w` has the
 //! links `2w` and `2w + 1`, one for each direction.
 
 use std::collections::BTreeMap;
 
-use ringbell_routes::topology::{Role, Topology};
+use ringbell_routes::topology::{NodeId, Role, Topology};
 
 use super::link::{Link, LinkId};
 use crate::timeline::LinkTrack;
@@ -65,7 +66,17 @@ impl Graph {
                 ranks,
             });
         }
-        if let Some(end) = topology.ends().find(|n| topology.leaving(*n).count() > 1) {
+        let nodes = topology.nodes().len();
+        let is_mesh = ends == nodes;
+        if is_mesh && ranks < nodes {
+            return Err(Failure::NotAllRanks {
+                topology: name(),
+                nodes,
+                ranks,
+            });
+        }
+        let has_more = |n: &NodeId| topology.leaving(*n).count() > 1;
+        if let Some(end) = topology.ends().find(has_more).filter(|_| !is_mesh) {
             return Err(Failure::Forwards {
                 topology: name(),
                 node: topology.nodes()[end.index()].name.clone(),
@@ -195,10 +206,9 @@ impl Graph {
         self.links.iter().filter(|l| l.to < self.hops.len())
     }
 
-    /// The link that leaves a rank.
-    #[inline]
-    pub(super) fn of_rank(&self, rank: usize) -> LinkId {
-        self.leaving[rank][0]
+    /// The links that leave a rank.
+    pub(super) fn of_rank(&self, rank: usize) -> &[LinkId] {
+        &self.leaving[rank]
     }
 
     /// The links that leave a node and bring a frame nearer to a rank.

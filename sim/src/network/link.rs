@@ -21,7 +21,7 @@ impl LinkId {
 
     /// The other direction of the wire.
     #[inline]
-    pub(super) fn back(self) -> LinkId {
+    pub(crate) fn back(self) -> LinkId {
         LinkId(self.0 ^ 1)
     }
 }

@@ -16,4 +16,4 @@ pub(crate) use self::event::{Event, What};
 pub(crate) use self::fabric::Shared;
 pub(crate) use self::flow::Frame;
 pub(crate) use self::link::LinkId;
-pub(crate) use self::port::{Sent, SharedAdapter, SwitchPort};
+pub(crate) use self::port::{LinkPort, Sent, SharedAdapter};

@@ -1,4 +1,4 @@
-//! A NIC's port to the modelled network.
+//! A NIC's ports to the modelled network.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use ringbell_nic_core::wire::{MacAddr, ETHERNET_HEADER};
 
 use super::address::mac;
 use super::flow::Frame;
-use super::link::frame_ps;
+use super::link::{frame_ps, LinkId};
 use crate::host::Processor;
 use crate::Cluster;
 
@@ -22,6 +22,8 @@ const SPARE: usize = 16;
 /// A frame that a NIC has sent. Times are picoseconds.
 #[derive(Debug)]
 pub(crate) struct Sent {
+    /// By which link.
+    pub(super) link: LinkId,
     pub(super) frame: Box<Frame>,
     /// When the NIC has given it.
     pub(super) given: u64,
@@ -29,9 +31,10 @@ pub(crate) struct Sent {
     pub(super) at: u64,
 }
 
-/// What is between a NIC and its link, and known to no other NIC.
+/// What is between a NIC and one of its links, and known to no other NIC.
 #[derive(Debug)]
 pub(crate) struct Adapter {
+    link: LinkId,
     rank: usize,
     ranks: usize,
     mtu: usize,
@@ -51,14 +54,19 @@ pub(crate) struct Adapter {
 
 /// The same, shared by a port and the loop that steps its NIC.
 #[derive(Debug, Clone)]
-pub(crate) struct SharedAdapter(Arc<Mutex<Adapter>>);
+pub(crate) struct SharedAdapter {
+    /// The link that leaves the NIC.
+    pub(crate) link: LinkId,
+    adapter: Arc<Mutex<Adapter>>,
+}
 
 impl SharedAdapter {
-    /// That of a rank whose link has this rate.
-    pub(super) fn new(rank: usize, cluster: &Cluster, gbps: f64) -> SharedAdapter {
+    /// That of a rank's link, which has this rate.
+    pub(super) fn new(rank: usize, cluster: &Cluster, link: LinkId, gbps: f64) -> SharedAdapter {
         let slow = cluster.slow.iter().filter(|s| s.rank == rank);
         let factor = slow.fold(1.0, |all, s| all * s.factor);
-        SharedAdapter(Arc::new(Mutex::new(Adapter {
+        let adapter = Adapter {
+            link,
             rank,
             ranks: cluster.ranks,
             mtu: cluster.profile.mtu,
@@ -70,11 +78,16 @@ impl SharedAdapter {
             is_paused: false,
             is_over: false,
             sent: Vec::new(),
-        })))
+        };
+        SharedAdapter {
+            link,
+            adapter: Arc::new(Mutex::new(adapter)),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Adapter> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let adapter = self.adapter.lock();
+        adapter.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,14 +135,19 @@ impl Adapter {
         self.given = self.given.max(at) + frame_ps(self.gbps, bytes.len());
         let mut frame = self.spare.pop_back().unwrap_or_default();
         frame.fill(bytes, self.ranks);
-        let given = now;
-        self.sent.push(Sent { frame, given, at });
+        let (link, given) = (self.link, now);
+        self.sent.push(Sent {
+            link,
+            frame,
+            given,
+            at,
+        });
     }
 }
 
-/// A NIC's port.
+/// A NIC's port to one of its links.
 #[derive(Debug)]
-pub(crate) struct SwitchPort {
+pub(crate) struct LinkPort {
     adapter: SharedAdapter,
     capabilities: Capabilities,
     room: Vec<u8>,
@@ -139,11 +157,11 @@ pub(crate) struct SwitchPort {
     counters: PortCounters,
 }
 
-impl SwitchPort {
-    /// A rank's port; frames have checksums where a capture reads them.
-    pub(crate) fn new(adapter: &SharedAdapter, checksums: Checksums) -> SwitchPort {
+impl LinkPort {
+    /// The port; frames have checksums where a capture reads them.
+    pub(crate) fn new(adapter: &SharedAdapter, checksums: Checksums) -> LinkPort {
         let Adapter { rank, mtu, .. } = *adapter.lock();
-        SwitchPort {
+        LinkPort {
             adapter: adapter.clone(),
             capabilities: Capabilities::of_frames(mac(rank), mtu, checksums),
             room: vec![0; ETHERNET_HEADER + mtu],
@@ -154,7 +172,7 @@ impl SwitchPort {
     }
 }
 
-impl Port for SwitchPort {
+impl Port for LinkPort {
     fn describe(&self) -> String {
         format!("modelled network, rank {}", self.adapter.lock().rank)
     }

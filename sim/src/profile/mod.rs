@@ -49,17 +49,12 @@ impl Profile {
     pub fn by_name(name: &str) -> Option<Profile> {
         Profile::parse(name, Profile::text_of(name)?).ok()
     }
-
-    /// Bytes a second that are left for payload, in GB/s, when packets carry this much.
-    pub fn payload_gbs(&self, payload: u64) -> f64 {
-        self.link_gbps / 8.0 * payload_share(payload)
-    }
 }
 
-/// Share of a link that is left for payload when packets carry this much.
-pub(crate) fn payload_share(payload: u64) -> f64 {
-    let whole = payload as f64 + (HEADERS + LINE_BYTES) as f64;
-    payload as f64 / whole
+/// Share of a link that is left for payload in frames of this length, of which headers take so
+/// much; and the preamble, FCS and gap.
+pub(crate) fn payload_share(frame: usize, headers: usize) -> f64 {
+    frame.saturating_sub(headers) as f64 / (frame.max(headers) + LINE_BYTES) as f64
 }
 
 /// Preamble, FCS and the gap between frames (IEEE 802.3).
