@@ -26,7 +26,7 @@ impl Repeat {
 #[derive(clap::Args)]
 pub(super) struct ClusterArgs {
     /// What the hardware costs: `ideal` (links of 100 Gb/s and 1 us; hosts cost nothing), the
-    /// cluster of a paper (`fpganic`, `accl`, `acclplus`), the hardware blocks (`rtl`), or a
+    /// cluster of a paper (`fpganic`, `accl`, `acclplus`, `smi`), the hardware blocks (`rtl`), or a
     /// TOML file. Kernels have no costs of doorbells and completions, which are those of hosts
     #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
     profile: Profile,

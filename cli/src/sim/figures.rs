@@ -87,7 +87,7 @@ fn points(figure: &Figure, prints: bool) -> Result<Vec<Measured>> {
     let mut points = Vec::new();
     for point in figure.points {
         let measured = measure(figure.work, *point, &profile)?;
-        say(text::line(&measured) + "\n")?;
+        say(text::line(figure, &measured) + "\n")?;
         points.push(measured);
     }
     if let Some(why) = text::differs(figure, &points) {

@@ -26,12 +26,13 @@ pub struct Profile {
 }
 
 /// Built-in profiles, which a test reads: names and files.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 6] = [
     ("ideal", include_str!("../../profiles/ideal.toml")),
     ("fpganic", include_str!("../../profiles/fpganic.toml")),
     ("rtl", include_str!("../../profiles/rtl.toml")),
     ("accl", include_str!("../../profiles/accl.toml")),
     ("acclplus", include_str!("../../profiles/acclplus.toml")),
+    ("smi", include_str!("../../profiles/smi.toml")),
 ];
 
 impl Profile {

@@ -4,10 +4,11 @@ use anyhow::Result;
 use ringbell::comm::CollectiveKind;
 use ringbell::Algorithm;
 use ringbell_sim::goal::{Need, Op, Schedule, Work as GoalWork};
-use ringbell_sim::{Cluster, GoalPlan, Measured as Size, Plan, Profile};
+use ringbell_sim::{Cluster, GoalPlan, Measured as Size, NetworkPlan, Plan, Profile};
 
 use super::papers::{Figure, Point, Work};
 use crate::report::Axis;
+use crate::routes;
 use crate::sim::fault::{self, us};
 use crate::sim::refused::{has_memory, has_memory_of, problem};
 use crate::{Exit, Problem};
@@ -45,6 +46,7 @@ impl Work {
             Work::BusBandwidth(..) => "bus bandwidth, GB/s",
             Work::Message => "bandwidth, GB/s",
             Work::Time(..) | Work::RoundTrip => "time, us",
+            Work::Latency => "half a round trip, us",
         }
     }
 
@@ -53,7 +55,7 @@ impl Work {
         match self {
             Work::BusBandwidth(..) => Axis::BusBandwidth,
             Work::Message => Axis::Bandwidth,
-            Work::Time(..) | Work::RoundTrip => Axis::Time,
+            Work::Time(..) | Work::RoundTrip | Work::Latency => Axis::Time,
         }
     }
 }
@@ -75,7 +77,14 @@ pub(super) fn profile(figure: &Figure) -> Result<Profile> {
 /// # Errors
 /// It needs more memory than is free, or did not end well.
 pub(super) fn measure(work: Work, point: Point, profile: &Profile) -> Result<Measured> {
-    let cluster = Cluster::new(point.ranks, profile.clone());
+    let topology = point.topology.map(routes::topology).transpose()?;
+    let cluster = Cluster {
+        network: NetworkPlan {
+            topology,
+            ..NetworkPlan::default()
+        },
+        ..Cluster::new(point.ranks, profile.clone())
+    };
     let (time_ns, value, wrong) = match work {
         Work::BusBandwidth(kind, algo) => {
             let size = collective(kind, algo, cluster, point.bytes)?;
@@ -86,12 +95,16 @@ pub(super) fn measure(work: Work, point: Point, profile: &Profile) -> Result<Mea
             (size.time_ns, us(size.time_ns), size.wrong)
         }
         Work::Message => {
-            let (time_ns, wrong) = messages(cluster, point.bytes, false)?;
+            let (time_ns, wrong) = messages(cluster, point, false)?;
             (time_ns, point.bytes as f64 / time_ns.max(1) as f64, wrong)
         }
         Work::RoundTrip => {
-            let (time_ns, wrong) = messages(cluster, point.bytes, true)?;
+            let (time_ns, wrong) = messages(cluster, point, true)?;
             (time_ns, us(time_ns), wrong)
+        }
+        Work::Latency => {
+            let (time_ns, wrong) = messages(cluster, point, true)?;
+            (time_ns, us(time_ns) / 2.0, wrong)
         }
     };
     Ok(Measured {
@@ -116,9 +129,10 @@ fn collective(kind: CollectiveKind, algo: Algorithm, cluster: Cluster, bytes: u6
     }
 }
 
-/// Time of a message from rank 0 to rank 1 and, where there is an answer, of one back; until both
+/// Time of a point's message from rank 0 and, where there is an answer, of one back; until both
 /// ranks have ended. And how many arrived wrong.
-fn messages(cluster: Cluster, bytes: u64, answered: bool) -> Result<(u64, u64)> {
+fn messages(cluster: Cluster, point: Point, answered: bool) -> Result<(u64, u64)> {
+    let Point { to, bytes, .. } = point;
     let op = |work, needs| Op {
         label: None,
         line: 0,
@@ -132,10 +146,12 @@ fn messages(cluster: Cluster, bytes: u64, answered: bool) -> Result<(u64, u64)> 
         bytes,
         tag: Some(0),
     };
-    let mut ranks = vec![vec![op(send(1), vec![])], vec![op(recv(0), vec![])]];
+    let mut ranks = vec![Vec::new(); cluster.ranks];
+    ranks[0].push(op(send(to as u32), vec![]));
+    ranks[to].push(op(recv(0), vec![]));
     if answered {
-        ranks[0].push(op(recv(1), vec![]));
-        ranks[1].push(op(
+        ranks[0].push(op(recv(to as u32), vec![]));
+        ranks[to].push(op(
             send(0),
             vec![Need {
                 op: 0,
@@ -191,6 +207,8 @@ mod tests {
         let at = |value: f64, theirs| Measured {
             point: Point {
                 ranks: 2,
+                topology: None,
+                to: 1,
                 bytes: 8,
                 theirs,
             },

@@ -7,7 +7,7 @@ use ringbell_sim::Profile;
 use serde_json::{json, Value};
 
 use super::measure::Measured;
-use super::papers::{Figure, Left};
+use super::papers::{Figure, Left, Point, Work};
 use crate::report::{draw, size_text, Axis, Meta, Plot, Report, Row};
 use crate::sim::fault::us;
 
@@ -22,20 +22,41 @@ pub(super) fn head(figure: &Figure, profile: &Profile) -> String {
     );
     let _ = writeln!(out, "# stated, {}", figure.stated);
     let _ = writeln!(out, "# theirs and ours: {}", figure.work.quantity());
+    let network = column(figure, "network");
     let _ = writeln!(
         out,
-        "#{:>6} {:>9} {:>12} {:>9} {:>9} {:>7} {:>7}",
+        "#{:>6}{network} {:>9} {:>12} {:>9} {:>9} {:>7} {:>7}",
         "ranks", "size", "time (us)", "theirs", "ours", "ratio", "#wrong"
     );
     out
 }
 
+/// The network of a point, and to which rank its messages go.
+fn place(figure: &Figure, point: Point) -> Option<String> {
+    let topology = point.topology?;
+    Some(match figure.work {
+        Work::BusBandwidth(..) | Work::Time(..) => topology.into(),
+        Work::Message | Work::RoundTrip | Work::Latency => format!("{topology} to {}", point.to),
+    })
+}
+
+/// A cell that says where it is, in a figure whose points are over other networks than a switch.
+fn column(figure: &Figure, text: &str) -> String {
+    let has_places = figure.points.iter().any(|p| p.topology.is_some());
+    match has_places {
+        true => format!(" {text:>12}"),
+        false => String::new(),
+    }
+}
+
 /// A line of the table.
-pub(super) fn line(m: &Measured) -> String {
+pub(super) fn line(figure: &Figure, m: &Measured) -> String {
+    let place = place(figure, m.point).unwrap_or_default();
     let number = |n: Option<f64>| n.map_or_else(|| "-".into(), |n| format!("{n:.2}"));
     format!(
-        " {:>6} {:>9} {:>12.2} {:>9} {:>9.2} {:>7} {:>7}",
+        " {:>6}{} {:>9} {:>12.2} {:>9} {:>9.2} {:>7} {:>7}",
         m.point.ranks,
+        column(figure, &place),
         size_text(m.point.bytes),
         us(m.time_ns),
         number(m.point.theirs),
@@ -61,6 +82,8 @@ pub(super) fn json(figure: &Figure, points: &[Measured]) -> Value {
     let rows = points.iter().map(|m| {
         json!({
             "ranks": m.point.ranks,
+            "topology": m.point.topology,
+            "to": m.point.topology.map(|_| m.point.to),
             "size_bytes": m.point.bytes,
             "time_us": us(m.time_ns),
             "theirs": m.point.theirs,
@@ -81,17 +104,32 @@ pub(super) fn json(figure: &Figure, points: &[Measured]) -> Value {
     })
 }
 
-/// The paper's points beside ours, by ranks where those differ, else by size.
+/// Whether a number differs among a figure's points.
+fn differ<T: PartialEq>(figure: &Figure, of: impl Fn(&Point) -> T) -> bool {
+    let mut all = figure.points.iter().map(of);
+    let first = all.next();
+    all.any(|n| Some(n) != first)
+}
+
+/// The paper's points beside ours: by size where that differs, else by ranks or hops.
 pub(super) fn picture(figure: &Figure, points: &[Measured]) -> Result<String> {
-    let first = figure.points.first().map(|p| p.ranks);
-    let by_ranks = figure.points.iter().any(|p| Some(p.ranks) != first);
+    let by_size = differ(figure, |p| p.bytes);
+    let by_ranks = differ(figure, |p| p.ranks);
+    let parameter = |p: Point| match by_ranks {
+        true => p.ranks as f64,
+        false => p.to as f64,
+    };
     let mut meta = Meta::new("sim figures");
     meta.nic = "simulated".into();
     meta.transport = "rdma".into();
-    meta.parameter = by_ranks.then(|| "ranks".into());
+    let name = if by_ranks { "ranks" } else { "hops" };
+    meta.parameter = (!by_size).then(|| name.into());
     let row = |series: &str, m: &Measured, value: f64| Row {
-        series: Some(series.into()),
-        parameter: by_ranks.then_some(m.point.ranks as f64),
+        series: Some(match place(figure, m.point).filter(|_| by_size) {
+            Some(place) => format!("{series}, {place}"),
+            None => series.into(),
+        }),
+        parameter: (!by_size).then(|| parameter(m.point)),
         size_bytes: m.point.bytes,
         time_us: value,
         algbw_gbs: value,
@@ -105,10 +143,9 @@ pub(super) fn picture(figure: &Figure, points: &[Measured]) -> Result<String> {
     let rows = ours.chain(papers).collect();
     let plot = Plot {
         title: format!("{}, {}", figure.paper, figure.title),
-        x: if by_ranks {
-            Axis::Parameter
-        } else {
-            Axis::Size
+        x: match by_size {
+            true => Axis::Size,
+            false => Axis::Parameter,
         },
         y: figure.work.axis(),
     };
@@ -139,7 +176,6 @@ mod tests {
     use ringbell::comm::CollectiveKind;
     use ringbell::Algorithm;
 
-    use super::super::papers::{Point, Work};
     use super::*;
 
     const FIGURE: Figure = Figure {
@@ -157,6 +193,8 @@ mod tests {
         Measured {
             point: Point {
                 ranks: 2,
+                topology: None,
+                to: 1,
                 bytes: 65_536,
                 theirs,
             },
@@ -184,7 +222,7 @@ mod tests {
     #[test]
     fn a_point_without_a_number_has_dashes() {
         let cells = |m: &Measured| {
-            line(m)
+            line(&FIGURE, m)
                 .split_whitespace()
                 .map(String::from)
                 .collect::<Vec<_>>()
