@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use ringbell_net::port::Port;
-use ringbell_routes::check::check;
-use ringbell_routes::route::{route, route_by, Algorithm, Routes, DEFAULT_CHANNELS};
+use ringbell_routes::route::{Routes, DEFAULT_CHANNELS};
 use ringbell_routes::topology::{NodeId, Topology};
 
 use crate::error::MeshError;
@@ -58,39 +57,6 @@ impl MeshConfig {
             stuck: Duration::from_secs(2),
             grace: Duration::from_secs(1),
         }
-    }
-
-    /// The routes, whose proof holds for the slots that there are.
-    pub(crate) fn sound_routes(&self) -> Result<Routes, MeshError> {
-        let (topology, name) = (&self.topology, || self.topology.name().to_owned());
-        let has_slots = |routes: &Routes| usize::from(routes.proof.slots()) <= self.depth;
-        let routes = match &self.routes {
-            Some(routes) => routes.clone(),
-            None => route(topology, self.channels)
-                .and_then(|routes| match has_slots(&routes) {
-                    true => Ok(routes),
-                    // A bubble is a free slot beside the one that a packet takes.
-                    false => route_by(topology, self.channels, Algorithm::Nue),
-                })
-                .map_err(|why| MeshError::NoRoutes {
-                    topology: name(),
-                    why,
-                })?,
-        };
-        // The checker shares no code with what makes routes (ADR 71).
-        check(topology, &routes.tables, &routes.proof, self.channels).map_err(|why| {
-            MeshError::Refused {
-                topology: name(),
-                why: why.text(topology),
-            }
-        })?;
-        ranged(
-            "slots of a channel (its routes have bubbles)",
-            self.depth,
-            routes.proof.slots().into(),
-            DEPTH_MAX,
-        )?;
-        Ok(routes)
     }
 }
 

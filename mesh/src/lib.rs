@@ -22,6 +22,7 @@ pub mod port;
 mod replacing;
 mod report;
 mod router;
+mod sound;
 mod sums;
 mod wire;
 
@@ -30,5 +31,6 @@ pub use control::Control;
 pub use error::{MeshError, ReplaceError};
 pub use head::GROWTH;
 pub use port::MeshPort;
+pub use sound::SoundRoutes;
 pub use sums::PLACES;
 pub use wire::{WireCounters, WireState};

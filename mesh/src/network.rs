@@ -5,7 +5,9 @@
 //! computed from the original ones and the set of wires that are down, so equal knowledge gives
 //! equal routes.
 
-use ringbell_routes::check::{check, check_sums, check_trees};
+use std::sync::Arc;
+
+use ringbell_routes::check::check;
 use ringbell_routes::part::Part;
 use ringbell_routes::proof::{Proof, BUBBLE_INJECTION};
 use ringbell_routes::route::{reroute, Routes};
@@ -15,18 +17,18 @@ use ringbell_routes::tree::Tree;
 use ringbell_routes::trees::Trees;
 
 use crate::plan::Id;
-use crate::sums::PLACES;
+use crate::sound::{trees, SoundRoutes};
 
 /// Tables on channels of their own.
 #[derive(Debug)]
 struct Laid {
     id: Id,
     /// With all wires.
-    original: Routes,
+    original: Arc<Routes>,
     /// For the wires that are up; `None`: the original ones.
     part: Option<(Part, Routes)>,
     /// Of the routes in use; `None`: they leave no channel for trees, or have bubbles.
-    trees: Option<Trees>,
+    trees: Option<Arc<Trees>>,
 }
 
 impl Laid {
@@ -78,15 +80,21 @@ fn has_classes_apart(routes: &Routes) -> bool {
 }
 
 impl Network {
-    pub(crate) fn new(topology: Topology, routes: Routes, channels: usize, me: NodeId) -> Network {
+    /// With the routes of its start, of wires of so many channels.
+    pub(crate) fn new(
+        topology: Topology,
+        sound: &SoundRoutes,
+        channels: usize,
+        me: NodeId,
+    ) -> Network {
         Network {
             changes: vec![0; topology.wires().len()],
             knows: 0,
             laid: [
                 Some(Laid {
                     id: Id::default(),
-                    trees: trees(&topology, &routes, channels),
-                    original: routes,
+                    trees: sound.trees.clone(),
+                    original: sound.routes.clone(),
                     part: None,
                 }),
                 None,
@@ -180,7 +188,7 @@ impl Network {
         (self.split, _) = self.channels_of(half);
         self.laid[half] = Some(Laid {
             id,
-            original: routes,
+            original: Arc::new(routes),
             part: None,
             trees: None,
         });
@@ -276,7 +284,7 @@ impl Network {
             // Without routes that are proved, packets stay on the ones of before.
             let routes = routes.unwrap_or_else(|| Routes {
                 tables: before,
-                ..laid.original.clone()
+                ..Routes::clone(&laid.original)
             });
             laid.trees = trees(&part.topology, &routes, channels);
             laid.part = Some((part, routes));
@@ -397,7 +405,7 @@ impl Network {
             return 1;
         };
         let (topology, routes, me) = match &laid.part {
-            None => (&self.topology, &laid.original, Some(self.me)),
+            None => (&self.topology, &*laid.original, Some(self.me)),
             Some((part, routes)) => (&part.topology, routes, part.place[self.me.index()]),
         };
         let (Proof::Bubble { rings }, Some(me)) = (&routes.proof, me) else {
@@ -417,15 +425,6 @@ impl Network {
             false => BUBBLE_INJECTION.into(),
         }
     }
-}
-
-/// The trees of routes, if they have some that the checker accepts.
-fn trees(topology: &Topology, routes: &Routes, channels: usize) -> Option<Trees> {
-    let (tables, proof) = (&routes.tables, &routes.proof);
-    let trees = Trees::of(topology, tables, proof, channels).ok()?;
-    check_trees(topology, tables, proof, &trees, channels).ok()?;
-    check_sums(topology, tables, proof, &trees, channels, PLACES).ok()?;
-    Some(trees)
 }
 
 /// Whether a wire of so many changes is down.

@@ -15,7 +15,6 @@ use ringbell_net::port::{
 };
 use ringbell_net::wire::ETHERNET_HEADER;
 use ringbell_net::NicTime;
-use ringbell_routes::route::MAX_CHANNELS;
 use ringbell_routes::tables::Class;
 use ringbell_routes::topology::NodeId;
 use zerocopy::big_endian::{U16, U32, U64};
@@ -25,7 +24,7 @@ mod summing;
 mod ways;
 
 use crate::buffers::{Pool, Stored, QUEUES_MAX};
-use crate::config::{are_given, ranged, MeshConfig, MeshCounters, DEPTH_MAX, POLL_MAX};
+use crate::config::{are_given, ranged, MeshConfig, MeshCounters, POLL_MAX};
 use crate::error::MeshError;
 use crate::gone::Gone;
 use crate::head::{
@@ -37,6 +36,7 @@ use crate::page::Page;
 use crate::replacing::Replacing;
 pub use crate::report::WireReport;
 use crate::router::{Router, Way};
+use crate::sound::SoundRoutes;
 use crate::sums::Sum;
 use crate::wire::{Event, Wire};
 
@@ -115,6 +115,20 @@ impl MeshPort {
         config: MeshConfig,
         wires: Vec<(u8, Box<dyn Port>)>,
     ) -> Result<MeshPort, MeshError> {
+        let sound = SoundRoutes::of(&config)?;
+        MeshPort::open_with(config, &sound, wires)
+    }
+
+    /// The same with routes that were checked, in place of the configuration's.
+    ///
+    /// # Errors
+    /// [`MeshError`]; also where the routes are of another network, or of other channels.
+    pub fn open_with(
+        config: MeshConfig,
+        sound: &SoundRoutes,
+        wires: Vec<(u8, Box<dyn Port>)>,
+    ) -> Result<MeshPort, MeshError> {
+        sound.holds_for(&config)?;
         let MeshConfig {
             topology,
             channels,
@@ -123,8 +137,6 @@ impl MeshPort {
             ..
         } = &config;
         let (node, channels, depth) = (*node, *channels, *depth);
-        ranged("channels of a wire", channels, 2, MAX_CHANNELS)?;
-        ranged("slots of a channel", depth, 1, DEPTH_MAX)?;
         let most = POLL_MAX as usize;
         ranged(
             "packets from one queue in a row (R)",
@@ -144,7 +156,6 @@ impl MeshPort {
             let wires = wires.len();
             return Err(MeshError::TooManyQueues { wires, channels });
         }
-        let routes = config.sound_routes()?;
         are_given(topology, node, &wires)?;
         let capabilities = |p: &dyn Port| (p.capabilities().mtu, p.capabilities().checksums);
         let each = wires.iter().map(|(_, p)| capabilities(&**p));
@@ -162,11 +173,11 @@ impl MeshPort {
             port,
             node: U16::new(node.0),
             channels: channels as u8,
-            bubble: routes.proof.slots(),
+            bubble: sound.routes.proof.slots(),
             depth: U16::new(depth as u16),
             mtu: U16::new(mtu as u16),
             nodes: U16::new(nodes as u16),
-            digest: U64::new(routes.tables.digest()),
+            digest: U64::new(sound.digest),
             heard: U32::ZERO,
             up: 0,
         };
@@ -188,7 +199,7 @@ impl MeshPort {
         let mut pool = Pool::new(room);
         let mut port = MeshPort {
             capabilities: Capabilities::of_frames(mac_of(node), mtu, checksums),
-            network: Network::new(topology.clone(), routes, channels, node),
+            network: Network::new(topology.clone(), sound, channels, node),
             router: Router::new(wires.len(), channels, config.poll),
             replacing: Replacing::new(node, nodes, wires.len()),
             wires,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringbell_mesh::{MeshConfig, MeshError, MeshPort, WireState};
+use ringbell_mesh::{MeshConfig, MeshError, MeshPort, SoundRoutes, WireState};
 use ringbell_net::port::impair::Faults;
 use ringbell_net::port::Port;
 use ringbell_routes::generate::generate;
@@ -197,5 +197,27 @@ fn wrong_settings_are_refused_with_the_reason() {
     for (change, why) in cases {
         let error: MeshError = open(change);
         assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+#[test]
+fn routes_that_were_checked_serve_all_nodes_of_their_network_and_no_other() {
+    let config = |name: &str, node| MeshConfig::new(generate(name).unwrap(), NodeId(node)); // sound names
+    let sound = SoundRoutes::of(&config("ring:5", 0)).unwrap(); // as the tables of `ringbell routes`
+    let mut world = World::new("ring:5", |_| {});
+    for node in 0..5 {
+        let digest = world.node(node).digest();
+        world.nodes[usize::from(node)] = None;
+        let wires = world.wires(NodeId(node));
+        let port = MeshPort::open_with(config("ring:5", node), &sound, wires).unwrap(); // its own network
+        assert_eq!(port.digest(), digest);
+        assert!(port.has_tree());
+    }
+    let mut few = config("ring:5", 0);
+    few.channels = 6;
+    for other in [config("ring:6", 0), few] {
+        let error = MeshPort::open_with(other, &sound, Vec::new()).unwrap_err();
+        let said = "they were checked for ring:5 with 8 channels a wire";
+        assert!(error.to_string().contains(said), "{error}");
     }
 }

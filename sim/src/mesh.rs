@@ -1,8 +1,7 @@
 //! Ports of NICs that forward for each other: the crate `mesh` over modelled links.
 
-use ringbell_mesh::{MeshConfig, MeshPort};
+use ringbell_mesh::{MeshConfig, MeshError, MeshPort, SoundRoutes};
 use ringbell_nic_core::port::{Checksums, Port};
-use ringbell_routes::route::{route, Routes, DEFAULT_CHANNELS};
 use ringbell_routes::topology::{Link, NodeId, Topology};
 
 use crate::network::{LinkPort, SharedAdapter};
@@ -12,7 +11,7 @@ use crate::{Cluster, Failure, NetworkPlan};
 /// A network without switches, and its routes, which all its NICs have.
 pub(crate) struct Mesh {
     topology: Topology,
-    routes: Routes,
+    sound: SoundRoutes,
     poll: u32,
 }
 
@@ -30,13 +29,17 @@ impl Mesh {
         let Some(topology) = topology.as_ref().filter(|_| cluster.network.is_mesh()) else {
             return Ok(None);
         };
-        let routes = route(topology, DEFAULT_CHANNELS).map_err(|why| Failure::NoRoutes {
+        let config = MeshConfig::new(topology.clone(), NodeId(0));
+        let sound = SoundRoutes::of(&config).map_err(|why| Failure::NoRoutes {
             topology: topology.name().to_owned(),
-            why: why.to_string(),
+            why: match why {
+                MeshError::NoRoutes { why, .. } => why.to_string(),
+                other => other.to_string(),
+            },
         })?;
         Ok(Some(Mesh {
             topology: topology.clone(),
-            routes,
+            sound,
             poll: *poll,
         }))
     }
@@ -59,11 +62,10 @@ impl Mesh {
             (self.topology.from(link).port, port)
         });
         let config = MeshConfig {
-            routes: Some(self.routes.clone()),
             poll: self.poll,
             ..MeshConfig::new(self.topology.clone(), node)
         };
-        let port = MeshPort::open(config, wires.collect()).map_err(|e| made(rank)(&e))?;
-        Ok(Box::new(port))
+        let port = MeshPort::open_with(config, &self.sound, wires.collect());
+        Ok(Box::new(port.map_err(|e| made(rank)(&e))?))
     }
 }
