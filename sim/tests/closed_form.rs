@@ -1,6 +1,7 @@
 //! Times of a ring against the closed form of its links.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
+use ringbell_routes::generate::generate;
 use ringbell_sim::goal::Schedule;
 use ringbell_sim::{run, run_goal, Cluster, GoalPlan, Plan, Profile};
 
@@ -11,20 +12,23 @@ const RATIOS: std::ops::Range<f64> = 0.95..1.03;
 #[test]
 fn a_ring_takes_as_long_as_its_links() {
     let profile = Profile::by_name("ideal").expect("it exists");
-    for ranks in [2, 3, 8] {
+    // At a switch, and as a ring of wires between NICs that forward.
+    for (ranks, links) in [(2, 2.0), (3, 2.0), (8, 2.0), (3, 1.0), (4, 1.0), (8, 1.0)] {
         let bytes = 8 << 20;
-        let cluster = Cluster::new(ranks, profile.clone());
+        let mut cluster = Cluster::new(ranks, profile.clone());
+        let topology = (links == 1.0).then(|| generate(&format!("ring:{ranks}")));
+        cluster.network.topology = topology.transpose().expect("a network");
         let plan = Plan {
             algo: Algorithm::Ring,
             ..Plan::new(CollectiveKind::AllReduce, cluster, bytes)
         };
         let done = run(&plan).expect("it ends");
         let (steps, n) = (2.0 * (ranks - 1) as f64, ranks as f64);
-        // Two links, at whose end a frame of 9,038 bytes with its gaps is stored whole.
-        let hop = 2.0 * (profile.link_delay_ns as f64 + 9_038.0 * 8.0 / profile.link_gbps);
+        // At the end of each link a frame of 9,038 bytes with its gaps is stored whole.
+        let hop = links * (profile.link_delay_ns as f64 + 9_038.0 * 8.0 / profile.link_gbps);
         let form = steps / n * bytes as f64 / done.payload_gbs + steps * hop;
         let ratio = done.sizes[0].time_ns as f64 / form;
-        assert!(RATIOS.contains(&ratio), "{ranks}: {ratio}");
+        assert!(RATIOS.contains(&ratio), "{ranks}, {links}: {ratio}");
         assert_eq!((done.counts.lost, done.sizes[0].wrong), (0, 0));
     }
 }
