@@ -38,6 +38,9 @@ const WHOLE_RANKS: u32 = 256;
 /// grow with them, as what a rank receives does: two for each other rank.
 const WHOLE_OF_MANY: u64 = 16;
 
+/// Messages to several ranks of a mesh that are longer are copied in transit.
+const COPIED: u64 = 32 << 10;
+
 /// The sizes at which [`choose`] changes the algorithm, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
@@ -50,7 +53,8 @@ pub struct Thresholds {
     pub whole_sources: u64,
     /// All-reduce longer than this goes round the ring; between the two it goes pairwise.
     pub all_reduce_ring: u64,
-    /// Broadcast longer than this goes down a chain, in segments.
+    /// Broadcast longer than this goes down a chain, in segments. Over a mesh one longer than this
+    /// or than 32 KiB goes to all ranks at once.
     pub broadcast_chain: u64,
     /// Gather of longer blocks goes up a tree, so that a root is not flooded.
     pub gather_tree: u64,
@@ -177,9 +181,11 @@ fn choose_where(
         K::AllReduce if whole => A::AllGatherReduce,
         K::AllReduce if bytes <= t.all_reduce_ring => A::Pairwise,
         K::Broadcast if few => A::Flat,
-        K::Broadcast if bytes <= t.broadcast_chain => A::RecursiveDoubling,
         // One message to all.
-        K::Broadcast if locality == Locality::Trees => A::Flat,
+        K::Broadcast if locality == Locality::Trees && bytes > t.broadcast_chain.min(COPIED) => {
+            A::Flat
+        }
+        K::Broadcast if bytes <= t.broadcast_chain => A::RecursiveDoubling,
         K::Broadcast => A::Chain,
         K::Reduce if whole => A::Flat,
         // Combined on the way.
@@ -356,8 +362,15 @@ mod tests {
         assert_eq!(at(K::AllToAll, 1, 3), A::Linear);
         assert_eq!(at(K::AllToAll, 1, 4), A::Pairwise);
         let trees = |bytes| choose(K::Broadcast, bytes, 8, Locality::Trees, &t);
-        assert_eq!(trees(64 << 10), A::RecursiveDoubling);
-        assert_eq!(trees((64 << 10) + 1), A::Flat);
+        assert_eq!(trees(32 << 10), A::RecursiveDoubling);
+        assert_eq!(trees((32 << 10) + 1), A::Flat);
+        let less = Thresholds {
+            broadcast_chain: 16 << 10,
+            ..t
+        };
+        let trees = |bytes| choose(K::Broadcast, bytes, 8, Locality::Trees, &less);
+        assert_eq!(trees(16 << 10), A::RecursiveDoubling);
+        assert_eq!(trees((16 << 10) + 1), A::Flat);
         let trees = |bytes| choose(K::Reduce, bytes, 8, Locality::Trees, &t);
         assert_eq!(trees(64 << 10), A::Ring);
         assert_eq!(trees((64 << 10) + 1), A::Tree);
