@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use ringbell::comm::CollectiveKind;
 use ringbell::Algorithm;
-use ringbell_sim::{Cluster, Plan, Report};
+use ringbell_sim::{Cluster, Kept, Plan, Report};
 use serde_json::json;
 
 use self::cluster::ClusterArgs;
@@ -33,7 +33,7 @@ use super::report::{parse_size, SweepArgs};
 use super::{files, stdio, Exit, Problem};
 
 /// Arguments that a plan's file has in place of the command line, or that a plan does not take.
-const OF_ONE_POINT: [&str; 22] = [
+const OF_ONE_POINT: [&str; 23] = [
     "collective",
     "ranks",
     "min",
@@ -41,6 +41,7 @@ const OF_ONE_POINT: [&str; 22] = [
     "factor",
     "algo",
     "host_ranks",
+    "whole_memory",
     "profile",
     "topology",
     "hash_seed",
@@ -100,6 +101,10 @@ pub(crate) struct Args {
     /// the topology as all others do
     #[arg(long, default_value_t = 1, value_name = "N")]
     host_ranks: u32,
+    /// Keep every byte of the operands. Without it, bytes that repeat are kept once, and each run
+    /// reports the same
+    #[arg(long)]
+    whole_memory: bool,
     /// Print a built-in profile, as a file to start from
     #[arg(long, value_name = "NAME", value_parser = profile::text, exclusive = true)]
     show_profile: Option<&'static str>,
@@ -158,6 +163,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         },
         sizes: sweep.sizes(1 << 10, 1 << 20).map_err(usage)?,
         algo: args.algo,
+        kept: match args.whole_memory {
+            true => Kept::Whole,
+            false => Kept::Once,
+        },
     };
     has_memory_of(&plan)?;
     let (report, wall_s) = args

@@ -51,6 +51,28 @@ fn a_simulation_with_loss_repeats_by_its_seed() {
 }
 
 #[test]
+fn memory_that_keeps_every_byte_changes_no_line_but_that_of_wall_clock_time() {
+    let lines = |more: &[&str]| {
+        let args = [
+            "reduce", "-R", "5", "-b", "1M", "-e", "4M", "--loss", "0.001",
+        ];
+        let out = sim(&[&args[..], more].concat());
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let hash = text.split("hash ").last().map(str::to_owned);
+        let rows = text.lines().filter(|l| !l.contains("hash "));
+        (rows.map(str::to_owned).collect::<Vec<_>>(), hash)
+    };
+    assert_eq!(lines(&["--whole-memory"]), lines(&[]));
+    // 64 GiB of operands: more than real ones may have.
+    let large = ["all-reduce", "-b", "16G", "-e", "16G", "--whole-memory"];
+    let refused = sim(&large);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("the 16 GiB that all may have"), "{said}");
+}
+
+#[test]
 fn tshark_reads_the_capture_of_a_simulated_rank() {
     if !net::installed("tshark") {
         skip!("there is no tshark");

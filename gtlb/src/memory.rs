@@ -254,6 +254,13 @@ pub trait DmaMemory: Send + Sync {
         None
     }
 
+    /// Whether every operation is `Done` when [`submit`](DmaMemory::submit) returns, and every
+    /// completion stored when [`publish`](DmaMemory::publish) does: then nothing is ever polled
+    /// for, and what is read at once need not be kept.
+    fn is_immediate(&self) -> bool {
+        self.window().is_some()
+    }
+
     /// Lets the GPU reach memory of the host that it shares with the NIC. The memory stays mapped
     /// until the answer was dropped. An emulated GPU sees it anyway.
     ///

@@ -82,6 +82,38 @@ fn the_suite_catches_a_completion_before_its_data() {
     assert!(message.contains("before its data"), "{message}");
 }
 
+/// A memory that says that it finishes each operation at once, and does not.
+struct Boasting(DelayedMemory);
+
+impl DmaMemory for Boasting {
+    fn submit(&self, op: DmaOp<'_>) -> Result<Submitted, BusError> {
+        self.0.submit(op)
+    }
+    fn poll(&self) -> Option<DmaId> {
+        self.0.poll()
+    }
+    fn take(&self, id: DmaId, into: &mut [u8]) {
+        self.0.take(id, into)
+    }
+    fn publish(&self, completion: CompletionWrite) {
+        self.0.publish(completion)
+    }
+    fn is_immediate(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_suite_catches_an_immediate_memory_that_answers_later() {
+    let make = || {
+        let memory = Arc::new(Boasting(DelayedMemory::new(LEN, 1).unwrap()));
+        subject(memory, |m| m.0.host(), Layout::Contiguous)
+    };
+    let failed = catch_unwind(AssertUnwindSafe(|| conformance::check(&make))).unwrap_err();
+    let message = failed.downcast_ref::<&str>().unwrap();
+    assert!(message.contains("immediate memory"), "{message}");
+}
+
 #[test]
 fn delayed_writes_are_really_late_and_out_of_order() {
     let memory = DelayedMemory::new(LEN, 5).unwrap();

@@ -75,6 +75,8 @@ pub(crate) struct DmaState {
     pub(crate) memory: Arc<dyn DmaMemory>,
     pub(crate) nic_memory: NicMemory,
     window: Option<Window>,
+    /// Whether the memory finishes every operation at once.
+    immediate: bool,
     pending: VecDeque<PendingRead>,
     /// Bytes on their way inside the memory.
     copies: Vec<PendingCopy>,
@@ -95,6 +97,7 @@ impl DmaState {
     pub(crate) fn new(memory: Arc<dyn DmaMemory>, nic_memory: NicMemory) -> DmaState {
         DmaState {
             window: memory.window(),
+            immediate: memory.is_immediate(),
             memory,
             nic_memory,
             pending: VecDeque::new(),
@@ -111,10 +114,10 @@ impl DmaState {
     /// Collects finished operations. Returns whether there were any.
     #[inline]
     pub(crate) fn poll(&mut self) -> bool {
-        !self.is_mapped() && self.collect()
+        !self.is_immediate() && self.collect()
     }
 
-    // Apart, so that the steps of a NIC whose memory is mapped do not pay for it.
+    // Apart, so that the steps of a NIC whose memory is immediate do not pay for it.
     #[inline(never)]
     fn collect(&mut self) -> bool {
         self.polls += 1;
@@ -147,6 +150,12 @@ impl DmaState {
     }
 
     /// Whether [`poll`](DmaState::poll) never finds anything.
+    #[inline]
+    pub(crate) fn is_immediate(&self) -> bool {
+        self.immediate
+    }
+
+    /// Whether the CPU reaches all GPU memory.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.window.is_some()
@@ -391,6 +400,24 @@ impl Dma<'_> {
         Ok(ReadStatus::Pending)
     }
 
+    /// Reads a memory that is not mapped and finishes reads at once.
+    fn read_at_once(&mut self, buffer: &Buffer, offset: u64, dst: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < dst.len() {
+            let span = self.span(buffer, offset + done as u64)?;
+            let from = span.prefix((dst.len() - done) as u64);
+            let into = &mut dst[done..done + from.len as usize];
+            let answer = self.state.memory.submit(DmaOp::Read { from, into });
+            if !matches!(answer, Ok(Submitted::Done)) {
+                let va = at(buffer, offset + done as u64)?;
+                return Err(Fault::NoTranslation { va });
+            }
+            done += from.len as usize;
+        }
+        self.state.copied += dst.len() as u64;
+        Ok(())
+    }
+
     /// Reads directly mapped memory.
     ///
     /// # Safety
@@ -463,6 +490,11 @@ impl Dma<'_> {
 
 impl DmaAccess for Dma<'_> {
     fn read(&mut self, buffer: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {
+        if self.state.is_immediate() && !self.is_direct(buffer) {
+            return self
+                .read_at_once(buffer, offset, dst)
+                .map(|()| ReadStatus::Done);
+        }
         let (to, len) = (dst.as_mut_ptr(), dst.len());
         if !self.is_direct(buffer) {
             // SAFETY: a slice, ours alone.
@@ -495,6 +527,10 @@ impl DmaAccess for Dma<'_> {
     #[inline]
     fn direct(&self, span: BusSpan) -> Option<*mut u8> {
         self.state.direct(span)
+    }
+
+    fn is_immediate(&self) -> bool {
+        self.state.is_immediate()
     }
 
     fn count_copied(&mut self, bytes: u64) {
@@ -611,7 +647,7 @@ impl RemoteMemory for Dma<'_> {
 
     #[inline]
     fn mark(&self) -> Option<u64> {
-        (!self.state.is_mapped()).then(|| self.state.memory.mark())
+        (!self.state.is_immediate()).then(|| self.state.memory.mark())
     }
 
     fn has_landed(&self, mark: u64) -> bool {

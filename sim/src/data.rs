@@ -3,6 +3,7 @@
 use ringbell_nic_abi::CollectiveKind;
 
 use crate::goal::{has_blocks, ELEMENT};
+use crate::pattern::{repeat, Pattern, ELEMENTS, PERIOD};
 
 /// One operation over whole numbers in f32, which sums hold exactly in any order.
 #[derive(Debug, Clone, Copy)]
@@ -13,17 +14,28 @@ pub(crate) struct Data {
     pub(crate) count: u64,
 }
 
-/// A source repeats after this many elements.
-const PERIOD: u64 = 13;
-
 fn value(rank: u64, i: u64) -> f32 {
-    ((i * 7 + rank * 5) % PERIOD) as f32
+    ((i * 7 + rank * 5) % ELEMENTS) as f32
+}
+
+/// The elements that the source of a rank repeats.
+pub(crate) fn pattern(rank: u64) -> Pattern {
+    pattern_of(|i| value(rank, i))
+}
+
+fn pattern_of(value: impl Fn(u64) -> f32) -> Pattern {
+    let mut pattern = [0; PERIOD];
+    for (word, i) in pattern.chunks_exact_mut(ELEMENT as usize).zip(0..) {
+        word.copy_from_slice(&value(i).to_le_bytes());
+    }
+    pattern
 }
 
 /// So many elements of the source of a rank: those of a shorter one begin those of a longer one.
 pub(crate) fn source(rank: u64, elements: u64) -> Vec<u8> {
-    let values = (0..elements).map(|i| value(rank, i));
-    values.flat_map(f32::to_le_bytes).collect()
+    let mut bytes = vec![0; (elements * ELEMENT) as usize];
+    repeat(&pattern(rank), 0, &mut bytes);
+    bytes
 }
 
 impl Data {
@@ -65,27 +77,109 @@ impl Data {
         [source * ELEMENT, result * ELEMENT]
     }
 
-    /// The source of a rank.
-    pub(crate) fn source(&self, rank: u64) -> Vec<u8> {
-        source(rank, self.lengths(rank).0)
+    /// What must come out.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let sum = |i| (0..self.ranks).map(|r| value(r, i)).sum::<f32>();
+        Wanted {
+            data: *self,
+            sums: pattern_of(sum),
+        }
+    }
+}
+
+/// What must come out of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    data: Data,
+    /// Sums over all ranks of the elements that sources repeat.
+    sums: Pattern,
+}
+
+impl Wanted {
+    /// Elements that are wrong among those of a rank's destination from an element on.
+    pub(crate) fn wrong(&self, rank: u64, mut first: u64, mut bytes: &[u8]) -> u64 {
+        let mut wrong = 0;
+        while bytes.len() >= ELEMENT as usize {
+            let (pattern, start, left) = self.block(rank, first);
+            let n = left.min(bytes.len() as u64 / ELEMENT);
+            let (now, rest) = bytes.split_at((n * ELEMENT) as usize);
+            let mut right = vec![0; now.len()];
+            repeat(&pattern, (start % ELEMENTS * ELEMENT) as usize, &mut right);
+            if now != right {
+                let size = ELEMENT as usize;
+                let words = now.chunks_exact(size).zip(right.chunks_exact(size));
+                wrong += words.filter(|(a, b)| a != b).count() as u64;
+            }
+            (first, bytes) = (first + n, rest);
+        }
+        wrong
     }
 
-    /// Elements of a rank's destination that are wrong.
-    pub(crate) fn wrong(&self, rank: u64, bytes: &[u8]) -> u64 {
+    /// What a rank's destination repeats from an element on, which element of a source that is, and
+    /// how many follow until others repeat.
+    fn block(&self, rank: u64, at: u64) -> (Pattern, u64, u64) {
         use CollectiveKind as K;
-        let sum = |i| (0..self.ranks).map(|r| value(r, i)).sum::<f32>();
-        let sums: Vec<f32> = (0..PERIOD).map(sum).collect();
-        let sum = |i: u64| sums[(i % PERIOD) as usize];
-        let wanted = |i: u64| match self.kind {
-            K::AllGather => value(i / self.count, i % self.count),
-            K::ReduceScatter => sum(rank * self.count + i),
-            K::AllToAll => value(i / self.count, rank * self.count + i % self.count),
-            K::Broadcast => value(0, i),
-            _ => sum(i),
-        };
-        let words = bytes.chunks_exact(4).zip(0..);
-        words
-            .filter(|(w, i)| **w != wanted(*i).to_le_bytes())
-            .count() as u64
+        let Data { kind, count, .. } = self.data;
+        let (block, inside) = (at / count, at % count);
+        match kind {
+            K::AllGather => (pattern(block), inside, count - inside),
+            K::ReduceScatter => (self.sums, rank * count + at, count - at),
+            K::AllToAll => (pattern(block), rank * count + inside, count - inside),
+            K::Broadcast => (pattern(0), at, count - at),
+            _ => (self.sums, at, count - at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_element_has_one_value_that_is_right() {
+        use CollectiveKind as K;
+        for kind in [
+            K::AllReduce,
+            K::AllGather,
+            K::ReduceScatter,
+            K::Broadcast,
+            K::Reduce,
+            K::AllToAll,
+        ] {
+            let data = Data {
+                kind,
+                ranks: 3,
+                count: 31,
+            };
+            let wanted = data.wanted();
+            for rank in 0..3 {
+                let n = data.lengths(rank).1;
+                let right = |i: u64| {
+                    let sum = |i| (0..3).map(|r| value(r, i)).sum::<f32>();
+                    match kind {
+                        K::AllGather => value(i / 31, i % 31),
+                        K::ReduceScatter => sum(rank * 31 + i),
+                        K::AllToAll => value(i / 31, rank * 31 + i % 31),
+                        K::Broadcast => value(0, i),
+                        _ => sum(i),
+                    }
+                };
+                let bytes: Vec<u8> = (0..n).flat_map(|i| right(i).to_le_bytes()).collect();
+                for first in 0..n {
+                    let rest = &bytes[(first * ELEMENT) as usize..];
+                    assert_eq!(
+                        wanted.wrong(rank, first, rest),
+                        0,
+                        "{kind:?} {rank} {first}"
+                    );
+                    let mut one = rest.to_vec();
+                    let last = one.len() - 1;
+                    one[last] ^= 1;
+                    one[0] ^= u8::from(last > 3);
+                    let changed = if last > 3 { 2 } else { 1 };
+                    assert_eq!(wanted.wrong(rank, first, &one), changed, "{kind:?} {rank}");
+                }
+            }
+        }
     }
 }

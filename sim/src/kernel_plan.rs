@@ -58,9 +58,7 @@ impl KernelPlan {
         check_cluster(&self.cluster)?;
         let bytes = self.buffer_bytes;
         if self.given_bytes().saturating_mul(self.cluster.ranks as u64) > MEMORY_MOST {
-            return Err(Failure::Large {
-                bytes: self.given_bytes(),
-            });
+            return Err(Failure::large(self.given_bytes(), MEMORY_MOST));
         }
         if self.block_queues > MOST_QUEUES {
             return Err(Failure::Kernel(format!(

@@ -25,9 +25,11 @@ mod lane;
 mod mesh;
 mod network;
 mod node;
+mod pattern;
 mod profile;
 mod random;
 mod rank_gpu;
+mod repeating;
 mod replay;
 mod report;
 mod running;
@@ -50,7 +52,7 @@ pub use profile::Profile;
 pub use replay::{
     goal_memory, run_goal, run_goal_watched, Delivery, GoalPlan, GoalReport, GoalTrouble, Operation,
 };
-pub use report::{Counts, Failure, Measured, Plan, Report};
+pub use report::{Counts, Failure, Kept, Measured, Plan, Report};
 pub use ringbell_cuda_kernels::LaunchShape;
 pub use simulation::{memory, run, run_watched};
 pub use switch::{Marks, Pauses, SharedRoom, Switches};

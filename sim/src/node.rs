@@ -2,11 +2,12 @@
 
 use std::fmt::Display;
 use std::net::SocketAddrV4;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
-use ringbell_gtlb::{Access, DmaMemory, MemoryRegion, PageTable};
+use ringbell_gtlb::testing::{each_part, HostMemory, Layout};
+use ringbell_gtlb::{Access, BusError, DmaMemory, MemoryRegion, PageTable};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, PdId, Rkey,
 };
@@ -18,7 +19,9 @@ use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
 
 use crate::network::{ip, mac};
-use crate::{Cluster, Failure};
+use crate::pattern::{repeat, Pattern, PERIOD};
+use crate::repeating::RepeatingMemory;
+use crate::{Cluster, Failure, Kept};
 
 const BASE: GpuVa = GpuVa(0x7_0000_0000);
 /// On which the NICs serve collectives.
@@ -36,8 +39,14 @@ pub(crate) struct Node {
 
 /// Memory of a node's host.
 pub(crate) struct Memory {
-    memory: Arc<HostMemory>,
-    layout: Layout,
+    store: Store,
+    table: PageTable,
+}
+
+/// How its bytes are kept.
+enum Store {
+    Whole(Arc<HostMemory>),
+    Once(Arc<RepeatingMemory>),
 }
 
 /// The same with room for a source and a destination.
@@ -147,30 +156,70 @@ impl Node {
     }
 }
 
+impl Store {
+    fn new(rank: usize, kept: Kept, bytes: u64) -> Result<Store, Failure> {
+        Ok(match kept {
+            Kept::Once => Store::Once(Arc::new(RepeatingMemory::new(bytes))),
+            Kept::Whole => {
+                let memory = HostMemory::unshared(bytes).map_err(|e| made(rank)(&e))?;
+                Store::Whole(Arc::new(memory))
+            }
+        })
+    }
+
+    fn dma(&self) -> (Arc<dyn DmaMemory>, u64) {
+        match self {
+            Store::Whole(m) => (m.clone(), m.bus()),
+            Store::Once(m) => (m.clone(), m.bus()),
+        }
+    }
+
+    fn read(&self, bus: u64, into: &mut [u8]) -> Result<(), BusError> {
+        match self {
+            Store::Whole(m) => m.peek(bus, into),
+            Store::Once(m) => m.peek(bus, into),
+        }
+    }
+
+    fn write(&self, bus: u64, from: &[u8]) -> Result<(), BusError> {
+        match self {
+            Store::Whole(m) => m.poke(bus, from),
+            Store::Once(m) => m.poke(bus, from),
+        }
+    }
+
+    /// Writes so many bytes of a pattern, which has begun `start` bytes before.
+    fn fill(&self, bus: u64, len: u64, pattern: &Pattern, start: usize) -> Result<(), BusError> {
+        match self {
+            Store::Once(m) => m.fill(bus, len, pattern, start),
+            Store::Whole(m) => {
+                let mut bytes = vec![0; len as usize];
+                repeat(pattern, start, &mut bytes);
+                m.poke(bus, &bytes)
+            }
+        }
+    }
+}
+
+/// Why no access of a mapped byte fails.
+const MAPPED: &str = "the table holds pages of this memory only";
+
 impl Memory {
     /// A rank with so much memory.
     pub(crate) fn new(
         rank: usize,
         cluster: &Cluster,
         port: Box<dyn Port>,
+        kept: Kept,
         bytes: u64,
     ) -> Result<(Node, Memory), Failure> {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
-        let memory = HostMemory::unshared(bytes).map_err(|e| made(rank)(&e))?;
-        let memory = Memory {
-            memory: Arc::new(memory),
-            layout: Layout::Mixed(rank as u64 + 3),
-        };
-        let dma = memory.memory.clone();
-        let view = memory.view();
+        let store = Store::new(rank, kept, bytes)?;
+        let (dma, bus) = store.dma();
+        let table = Layout::Mixed(rank as u64 + 3).table(BASE, bus, bytes);
         let node = Node::new(rank, cluster, port, dma)?;
-        node.register(rank, view.table(), (BASE, bytes), Access::LOCAL)?;
-        drop(view);
-        Ok((node, memory))
-    }
-
-    fn view(&self) -> GpuView<'_> {
-        GpuView::new(&self.memory, BASE, self.layout)
+        node.register(rank, &table, (BASE, bytes), Access::LOCAL)?;
+        Ok((node, Memory { store, table }))
     }
 
     /// The address of a byte.
@@ -179,13 +228,25 @@ impl Memory {
     }
 
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
-        self.view().write(Memory::va(at), bytes);
+        each_part(&self.table, Memory::va(at), bytes.len(), |bus, part| {
+            self.store.write(bus, &bytes[part]).expect(MAPPED);
+        });
     }
 
     pub(crate) fn read(&self, at: u64, bytes: u64) -> Vec<u8> {
         let mut out = vec![0; bytes as usize];
-        self.view().read(Memory::va(at), &mut out);
+        each_part(&self.table, Memory::va(at), out.len(), |bus, part| {
+            self.store.read(bus, &mut out[part]).expect(MAPPED);
+        });
         out
+    }
+
+    /// Fills bytes with a pattern.
+    fn fill(&self, at: u64, bytes: u64, pattern: &Pattern) {
+        each_part(&self.table, Memory::va(at), bytes as usize, |bus, part| {
+            let filled = self.store.fill(bus, part.len() as u64, pattern, part.start);
+            filled.expect(MAPPED);
+        });
     }
 }
 
@@ -195,22 +256,32 @@ impl Operands {
         rank: usize,
         cluster: &Cluster,
         port: Box<dyn Port>,
+        kept: Kept,
         most: u64,
     ) -> Result<(Node, Operands), Failure> {
         let half = half(most);
-        let (node, memory) = Memory::new(rank, cluster, port, 2 * half)?;
+        let (node, memory) = Memory::new(rank, cluster, port, kept, 2 * half)?;
         Ok((node, Operands { memory, half }))
     }
 
-    /// Fills the source, and clears the destination.
-    pub(crate) fn fill(&self, source: &[u8], result: u64) {
-        self.memory.write(0, source);
-        self.memory.write(self.half, &vec![0xff; result as usize]);
+    /// Fills the source with a pattern, and clears the destination.
+    pub(crate) fn fill(&self, pattern: &Pattern, [source, result]: [u64; 2]) {
+        self.memory.fill(0, source, pattern);
+        self.memory.fill(self.half, result, &[0xff; PERIOD]);
     }
 
-    /// The destination.
-    pub(crate) fn result(&self, bytes: u64) -> Vec<u8> {
-        self.memory.read(self.half, bytes)
+    /// Adds something to an element of the source.
+    #[cfg(test)]
+    pub(crate) fn spoil(&self, at: u64, more: f32) {
+        let element = self.memory.read(at, 4).try_into().expect("four bytes");
+        let element = f32::from_le_bytes(element) + more;
+        self.memory.write(at, &element.to_le_bytes());
+    }
+
+    /// Bytes of the destination.
+    pub(crate) fn result(&self, bytes: Range<u64>) -> Vec<u8> {
+        self.memory
+            .read(self.half + bytes.start, bytes.end - bytes.start)
     }
 }
 

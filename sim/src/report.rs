@@ -4,6 +4,17 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
 use crate::{Breaks, Cluster, Ended};
 
+/// How the operands of a collective are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kept {
+    /// Bytes that repeat once, with how many there are; others as they are. NICs read and write
+    /// real bytes, and all are compared.
+    #[default]
+    Once,
+    /// Every byte.
+    Whole,
+}
+
 /// A collective on a cluster.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -15,6 +26,8 @@ pub struct Plan {
     pub sizes: Vec<u64>,
     /// Algorithm.
     pub algo: Algorithm,
+    /// How operands are kept. It changes nothing but what a run takes of memory and time.
+    pub kept: Kept,
 }
 
 impl Plan {
@@ -25,6 +38,7 @@ impl Plan {
             cluster,
             sizes: vec![bytes],
             algo: Algorithm::Auto,
+            kept: Kept::default(),
         }
     }
 }
@@ -169,10 +183,12 @@ pub enum Failure {
         bytes: u64,
     },
     /// More memory than is made.
-    #[error("{bytes} bytes on each rank need more than the 16 GiB that all may have; give a smaller size or fewer ranks")]
+    #[error("{bytes} bytes on each rank need more than the {gib} GiB that all may have; give a smaller size or fewer ranks")]
     Large {
         /// The size.
         bytes: u64,
+        /// What all may have.
+        gib: u64,
     },
     /// The operation is not simulated.
     #[error("{0:?} is not simulated; all-reduce, all-gather, reduce-scatter, broadcast, reduce and all-to-all are")]
@@ -261,4 +277,12 @@ pub enum Failure {
         /// The deadline.
         virtual_ms: u64,
     },
+}
+
+impl Failure {
+    /// A size that is too large where all ranks together may have so many bytes.
+    pub(crate) fn large(bytes: u64, all: u64) -> Failure {
+        let gib = all >> 30;
+        Failure::Large { bytes, gib }
+    }
 }

@@ -8,7 +8,7 @@ use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::{Checksums, Port};
 
 use crate::bound::{best_bus_gbps, bus_factor};
-use crate::data::Data;
+use crate::data::{pattern, Data};
 use crate::goal::ELEMENT;
 use crate::mesh::Mesh;
 use crate::network::{LinkPort, Shared};
@@ -17,7 +17,7 @@ use crate::profile::{payload_share, HEADERS};
 use crate::threads::each;
 use crate::timeline::Timeline;
 use crate::world::World;
-use crate::{Breaks, Cluster, Ended, Failure, Measured, Plan, RankEnd, Report, Slow, Watch};
+use crate::{Breaks, Cluster, Ended, Failure, Kept, Measured, Plan, RankEnd, Report, Slow, Watch};
 
 /// Ranks from which on threads pay; measured.
 const PAYS: usize = 64;
@@ -31,8 +31,17 @@ pub(crate) const OF_AN_END: u64 = 13 << 10;
 const FEW_LINKS: u64 = 40;
 /// Operands, buffers of the programs and frames under way, in sizes of the operation.
 const COPIES: u64 = 5;
+/// Most bytes of those buffers on a rank.
+const BUFFERS_MOST: u64 = 16 << 20;
+/// Share of an operand that is taken where it is kept once: its pages, and the runs in them while
+/// an operation is under way.
+const KEPT: u64 = 32;
+/// Bytes of a result that are compared at once.
+const COMPARED: usize = 64 << 10;
 /// Most memory of all ranks together, of which every byte is real.
 pub(crate) const MEMORY_MOST: u64 = 16 << 30;
+/// The same where what repeats is kept once.
+const ONCE_MOST: u64 = 1 << 40;
 
 /// Links of a rank, at most. Among many ranks a ring, a tree or recursive doubling needs few beside
 /// those to neighbours (ADR 88), and the hierarchical algorithm those to its host; others may need
@@ -60,9 +69,11 @@ fn links(plan: &Plan) -> u64 {
 pub fn memory(plan: &Plan) -> Result<u64, Failure> {
     let most = check(plan)?;
     let ranks = plan.cluster.ranks as u64;
-    let of_a_rank = most
-        .saturating_mul(COPIES)
-        .saturating_add(OF_A_RANK + links(plan).saturating_mul(OF_AN_END));
+    let kept = match plan.kept {
+        Kept::Whole => most.saturating_mul(COPIES),
+        Kept::Once => most.min(BUFFERS_MOST) + most / KEPT,
+    };
+    let of_a_rank = kept.saturating_add(OF_A_RANK + links(plan).saturating_mul(OF_AN_END));
     Ok(ranks.saturating_mul(of_a_rank))
 }
 
@@ -154,7 +165,7 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
     let cluster = &plan.cluster;
     let threads = threads(cluster);
     let all: Vec<usize> = (0..cluster.ranks).collect();
-    let made = |rank, port| Operands::new(rank, cluster, port, most);
+    let made = |rank, port| Operands::new(rank, cluster, port, plan.kept, most);
     let (mut world, operands) = started(cluster, &mut watch, &fabric, made)?;
     let mut sizes = Vec::new();
     let mut ended = None;
@@ -163,8 +174,7 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
         // Whole elements.
         let bytes = data.bytes();
         each(threads, &all, |rank| {
-            let result = data.lengths(rank as u64).1 * ELEMENT;
-            operands[rank].fill(&data.source(rank as u64), result);
+            operands[rank].fill(&pattern(rank as u64), data.operands(rank as u64));
         });
         let posted_ns = world.since_begin();
         let ends = world.operation(plan, &data, destination(most))?;
@@ -178,13 +188,9 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             break;
         }
         let time_ns = world.since_begin() - posted_ns;
-        let wrong = AtomicU64::new(0);
         let lives = |rank: &usize| ends[*rank].status.is_some();
         let living: Vec<usize> = all.iter().copied().filter(lives).collect();
-        each(threads, &living, |rank| {
-            let result = operands[rank].result(data.lengths(rank as u64).1 * ELEMENT);
-            wrong.fetch_add(data.wrong(rank as u64, &result), Ordering::Relaxed);
-        });
+        let wrong = wrong(threads, &living, &operands, &data);
         let algbw_gbs = bytes as f64 / time_ns.max(1) as f64;
         sizes.push(Measured {
             bytes,
@@ -192,7 +198,7 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             time_ns,
             algbw_gbs,
             busbw_gbs: algbw_gbs * bus_factor(plan.kind, cluster.ranks),
-            wrong: wrong.into_inner(),
+            wrong,
         });
     }
     let counts = world.counts();
@@ -210,6 +216,20 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
         ended,
         counts,
     })
+}
+
+/// Elements that are wrong in the results of ranks.
+fn wrong(threads: usize, ranks: &[usize], operands: &[Operands], data: &Data) -> u64 {
+    let (wanted, wrong) = (data.wanted(), AtomicU64::new(0));
+    each(threads, ranks, |rank| {
+        let [_, bytes] = data.operands(rank as u64);
+        for at in (0..bytes).step_by(COMPARED) {
+            let part = operands[rank].result(at..bytes.min(at + COMPARED as u64));
+            let differ = wanted.wrong(rank as u64, at / ELEMENT, &part);
+            wrong.fetch_add(differ, Ordering::Relaxed);
+        }
+    });
+    wrong.into_inner()
 }
 
 fn data_of(plan: &Plan, bytes: u64) -> Data {
@@ -277,8 +297,46 @@ fn check(plan: &Plan) -> Result<u64, Failure> {
     if let Some(&bytes) = plan.sizes.iter().find(|b| data_of(plan, **b).count == 0) {
         return Err(Failure::Small { bytes });
     }
-    if most.saturating_mul(2 * ranks as u64) > MEMORY_MOST {
-        return Err(Failure::Large { bytes: most });
+    let all = match plan.kept {
+        Kept::Whole => MEMORY_MOST,
+        Kept::Once => ONCE_MOST,
+    };
+    if most.saturating_mul(2 * ranks as u64) > all {
+        return Err(Failure::large(most, all));
     }
     Ok(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Profile;
+
+    #[test]
+    fn an_element_that_is_wrong_on_one_rank_is_counted_on_all_however_bytes_are_kept() {
+        let profile = Profile::by_name("ideal").expect("it exists");
+        let cluster = Cluster::new(3, profile);
+        let bytes = 1 << 20;
+        for kept in [Kept::Once, Kept::Whole] {
+            let plan = Plan {
+                kept,
+                ..Plan::new(CollectiveKind::AllReduce, cluster.clone(), bytes)
+            };
+            let fabric = Shared::new(&cluster).expect("a network");
+            let made = |rank, port| Operands::new(rank, &cluster, port, kept, bytes);
+            let started = started(&cluster, &mut Watch::default(), &fabric, made);
+            let (mut world, operands) = started.expect("they meet");
+            let data = data_of(&plan, bytes);
+            let mut differ = |change: f32| {
+                for (operands, rank) in operands.iter().zip(0..) {
+                    operands.fill(&pattern(rank), data.operands(rank));
+                }
+                operands[1].spoil(777_776, change);
+                let ends = world.operation(&plan, &data, destination(bytes));
+                assert!(!ends.expect("it ends").iter().any(RankEnd::is_error));
+                wrong(1, &[0, 1, 2], &operands, &data)
+            };
+            assert_eq!([differ(0.0), differ(1.0)], [0, 3], "{kept:?}");
+        }
+    }
 }

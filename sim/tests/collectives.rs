@@ -1,7 +1,7 @@
 //! Collectives of whole NICs in virtual time: their results, their times, and that they repeat.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
-use ringbell_sim::{memory, run, Cluster, Failure, Plan, Profile};
+use ringbell_sim::{memory, run, Cluster, Failure, Kept, Plan, Profile};
 
 fn plan(ranks: usize, bytes: u64) -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");
@@ -115,7 +115,18 @@ fn the_memory_of_a_plan_grows_with_pairs_of_ranks_and_with_sizes() {
     // By a ring, ranks of large communicators have few links.
     assert!(of(1024, 1 << 10) < pairwise(1024) / 4);
     assert!(of(256, 1 << 10) < pairwise(256) / 2);
-    assert!(of(8, 64 << 20) - of(8, 32 << 20) >= 8 * 2 * (32 << 20));
+    let whole = |bytes| {
+        let kept = Kept::Whole;
+        let plan = Plan {
+            kept,
+            ..plan(8, bytes)
+        };
+        memory(&plan).unwrap()
+    };
+    assert!(whole(64 << 20) - whole(32 << 20) >= 8 * 2 * (32 << 20));
+    // What repeats is kept once.
+    assert!(of(8, 64 << 20) < whole(64 << 20) / 10);
+    assert!(of(8, 64 << 20) > of(8, 32 << 20));
 }
 
 #[test]
@@ -127,8 +138,16 @@ fn what_cannot_be_simulated_is_named() {
     let small = run(&plan(2, 3));
     assert_eq!(small, Err(Failure::Small { bytes: 3 }));
     let bytes = 1 << 40;
-    assert_eq!(run(&plan(2, bytes)), Err(Failure::Large { bytes }));
-    assert_eq!(memory(&plan(2, bytes)), Err(Failure::Large { bytes }));
+    let gib = 1 << 10;
+    let large = Failure::Large { bytes, gib };
+    assert_eq!(run(&plan(2, bytes)), Err(large.clone()));
+    assert_eq!(memory(&plan(2, bytes)), Err(large));
+    let (bytes, gib) = (9 << 30, 16);
+    let whole = Plan {
+        kept: Kept::Whole,
+        ..plan(2, bytes)
+    };
+    assert_eq!(run(&whole), Err(Failure::Large { bytes, gib }));
     let kind = CollectiveKind::Barrier;
     let barrier = Plan {
         kind,

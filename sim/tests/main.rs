@@ -14,6 +14,7 @@ mod faults;
 mod goal;
 mod grammar;
 mod hosts;
+mod kept;
 mod kernels;
 mod meshes;
 mod switches;

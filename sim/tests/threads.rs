@@ -11,7 +11,7 @@ use ringbell_sim::{
 use crate::bytes::Bytes;
 
 /// Numbers of a seed (SplitMix64).
-struct Draws(u64);
+pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
     fn below(&mut self, n: u64) -> u64 {
@@ -104,7 +104,7 @@ fn cluster(draws: &mut Draws) -> Cluster {
     }
 }
 
-fn plan(draws: &mut Draws) -> Plan {
+pub(crate) fn plan(draws: &mut Draws) -> Plan {
     use CollectiveKind as K;
     let kind = draws.of(&[
         K::AllReduce,

@@ -155,7 +155,12 @@ impl Rig {
         loop {
             let mut op = op();
             match self.subject.memory.submit(op.borrow()) {
-                Ok(answer) => return (answer, op.bytes),
+                Ok(answer) => {
+                    let is_done = answer == Submitted::Done;
+                    let at_once = self.subject.memory.is_immediate();
+                    assert!(is_done || !at_once, "an immediate memory answers Done");
+                    return (answer, op.bytes);
+                }
                 Err(BusError::Busy) => self.poll(),
                 Err(e) => panic!("a span of registered memory was refused: {e}"),
             }

@@ -13,7 +13,7 @@ use crate::bus::{BusAddr, BusSpan};
 
 pub use delayed::DelayedMemory;
 pub use host::HostMemory;
-pub use view::{GpuView, Layout};
+pub use view::{each_part, GpuView, Layout};
 
 /// A span of a memory that a test defines itself.
 pub fn span(addr: u64, len: u64) -> BusSpan {

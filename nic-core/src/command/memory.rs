@@ -58,7 +58,7 @@ impl Memory {
 
     /// Whether polling would find nothing, and no engine has anything to report.
     pub(super) fn is_quiet(&self) -> bool {
-        self.dma.is_mapped() && !self.engines.has_news()
+        self.dma.is_immediate() && !self.engines.has_news()
     }
 
     /// Checks and pins a range.

@@ -298,7 +298,7 @@ impl Core {
     fn scatter_room(&self, q: usize, ticket: u32, buffer: &Buffer) -> Option<Buffer> {
         let slots = self.queues[q].scatter.as_ref()?;
         let fits = buffer.len as usize <= SCATTER_MAX;
-        (fits && !self.memory.dma.is_mapped() && !self.memory.mmu.is_flat(buffer.region))
+        (fits && !self.memory.dma.is_immediate() && !self.memory.mmu.is_flat(buffer.region))
             .then(|| slots.buffer(ticket, buffer.len))
     }
 

@@ -49,6 +49,9 @@ pub trait DmaAccess: RemoteMemory {
     /// The CPU address of a span when the memory is directly mapped.
     fn direct(&self, span: BusSpan) -> Option<*mut u8>;
 
+    /// Whether the memory finishes every operation at once, so that no read is `Pending`.
+    fn is_immediate(&self) -> bool;
+
     /// Counts payload bytes that were copied to or from a [`direct`](DmaAccess::direct) address
     /// (promise 5: copies are counted). `read` and `write` count their own.
     fn count_copied(&mut self, bytes: u64);

@@ -159,6 +159,9 @@ impl DmaAccess for MockDma {
         let bytes = &self.regions[region as usize][at as usize..][..span.len as usize];
         Some(bytes.as_ptr().cast_mut())
     }
+    fn is_immediate(&self) -> bool {
+        false
+    }
     fn count_copied(&mut self, _: u64) {}
     fn peers(&mut self) -> Option<&mut dyn PeerDma> {
         None

@@ -146,7 +146,10 @@ impl Collectives {
                 return false;
             }
             let [_, bytes] = p.data.operands(self.rank);
-            let wrong = p.data.wrong(self.rank, &memory.read(p.at, bytes));
+            let wrong = p
+                .data
+                .wanted()
+                .wrong(self.rank, 0, &memory.read(p.at, bytes));
             ledger.reduced(wrong * ELEMENT);
             room.give_back(p.at, bytes);
             ended.push(p.op);

@@ -13,7 +13,7 @@ use crate::goal::Op;
 use crate::node::{made, Memory};
 use crate::simulation::{started, watched};
 use crate::world::{World, PATIENCE};
-use crate::{Failure, RankEnd, Watch};
+use crate::{Failure, Kept, RankEnd, Watch};
 
 /// Runs a plan.
 ///
@@ -32,7 +32,11 @@ pub fn run_goal_watched(plan: &GoalPlan, watch: Watch) -> Result<GoalReport, Fai
     let sizes = Sizes::of(plan)?;
     let cluster = &plan.cluster;
     watched(cluster, watch, |mut watch, fabric| {
-        let made = |rank: usize, port| Memory::new(rank, cluster, port, sizes.0[rank].iter().sum());
+        let made = |rank: usize, port| {
+            // Bytes of messages do not repeat.
+            let bytes = sizes.0[rank].iter().sum();
+            Memory::new(rank, cluster, port, Kept::Whole, bytes)
+        };
         let (mut world, memories) = started(cluster, &mut watch, &fabric, made)?;
         let mut replay = Replay::new(plan, &world, memories, &sizes)?;
         let trouble = replay.run(&mut world);

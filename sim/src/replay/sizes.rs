@@ -56,7 +56,7 @@ impl Sizes {
             .flatten()
             .fold(0, |a: u64, b| a.saturating_add(*b));
         match all > MEMORY_MOST {
-            true => Err(Failure::Large { bytes: most }),
+            true => Err(Failure::large(most, MEMORY_MOST)),
             false => Ok(Sizes(sizes)),
         }
     }

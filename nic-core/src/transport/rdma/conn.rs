@@ -9,7 +9,7 @@ use ringbell_nic_abi::{InlineSend, PdId, RoceOpcode, Status, INLINE_MAX};
 use super::config::RdmaConfig;
 use super::datagram::{send_datagram, SOURCE_PORT};
 use super::one_sided::{OneSided, Peer};
-use super::outgoing::{is_mapped, Outgoing};
+use super::outgoing::{is_at_hand, Outgoing};
 use super::stream::{Ends, Fin, Stream, PLACED_MIN};
 use super::writes::{word, NAMED};
 use crate::datapath::{place, Datapath, Payload, ReceivePath, SendPath, Sent};
@@ -518,7 +518,7 @@ impl Conn {
                 Some(Long { n: 0, .. }) => break,
                 Some(Long { token, from, at, n }) => {
                     tx.refer(token, from, at, n);
-                    // Such memory is mapped, and mapped memory answers at once.
+                    // Such memory answers at once.
                     let read = |dma: &mut dyn DmaAccess, at: u32, to: &mut [u8]| {
                         dma.read(&from, at.into(), to).map(|_| ())
                     };
@@ -592,5 +592,5 @@ fn referable(
     let n = left.min(tx.free() as u32);
     let n = if n < REFERRED_MIN { 0 } else { n };
     let token = work.token;
-    is_mapped(&from, at.into(), n as usize, data.dma).then_some(Long { token, from, at, n })
+    is_at_hand(&from, at.into(), n as usize, data.dma).then_some(Long { token, from, at, n })
 }

@@ -244,7 +244,7 @@ pub(super) unsafe fn refer(
     })
 }
 
-/// Whether all those bytes are mapped.
-pub(super) fn is_mapped(from: &Buffer, at: u64, len: usize, dma: &mut dyn DmaAccess) -> bool {
-    each_mapped(dma, from, at, len, |_, _| {}) == len
+/// Whether all those bytes can be read at once, whenever a packet needs them.
+pub(super) fn is_at_hand(from: &Buffer, at: u64, len: usize, dma: &mut dyn DmaAccess) -> bool {
+    dma.is_immediate() || each_mapped(dma, from, at, len, |_, _| {}) == len
 }
