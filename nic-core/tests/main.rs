@@ -26,6 +26,7 @@ mod collective_direct;
 mod collective_doubling;
 mod collective_faults;
 mod collective_fuzz;
+mod collective_given;
 mod collective_hierarchical;
 mod collective_hostile;
 mod collective_inbox;

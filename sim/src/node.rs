@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_gtlb::testing::{each_part, HostMemory, Layout};
-use ringbell_gtlb::{Access, BusError, DmaMemory, MemoryRegion, PageTable};
+use ringbell_gtlb::{Access, BusError, DmaMemory, MemoryRegion, PageTable, PAGE_BYTES};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, PdId, Rkey,
 };
@@ -67,13 +67,29 @@ pub(crate) fn made(rank: usize) -> impl Fn(&dyn Display) -> Failure {
     }
 }
 
+/// Lets a NIC reach some of its memory.
+fn reach(
+    nic: &Nic,
+    pd: PdId,
+    rank: usize,
+    table: &PageTable,
+    (base, bytes): (GpuVa, u64),
+    access: Access,
+) -> Result<MemoryRegion, Failure> {
+    let made = made(rank);
+    nic.map(table).map_err(|e| made(&e))?;
+    nic.register(pd, base, bytes, access).map_err(|e| made(&e))
+}
+
 impl Node {
-    /// A rank, whose NIC reaches nothing of its memory yet.
+    /// A rank, whose NIC reaches nothing of its memory yet but what it is given for partial
+    /// results.
     pub(crate) fn new(
         rank: usize,
         cluster: &Cluster,
         port: Box<dyn Port>,
         memory: Arc<dyn DmaMemory>,
+        scratch: Option<&PageTable>,
     ) -> Result<Node, Failure> {
         let made = made(rank);
         let config = NicConfig {
@@ -97,6 +113,12 @@ impl Node {
         let pd = nic.alloc_pd().map_err(|e| made(&e))?;
         let queue = nic.create_queue(pd, QueueConfig::default());
         let queue = queue.map_err(|e| made(&e))?;
+        if let Some(table) = scratch {
+            let range = (table.base, table.pages.len() as u64 * PAGE_BYTES);
+            let region = reach(&nic, pd, rank, table, range, Access::LOCAL)?;
+            let given = nic.give_scratch(pd, region.lkey, range);
+            given.map_err(|e| made(&e))?;
+        }
         let comm = CommunicatorConfig {
             ctx: 7,
             rank: rank as u32,
@@ -123,10 +145,7 @@ impl Node {
         (base, bytes): (GpuVa, u64),
         access: Access,
     ) -> Result<MemoryRegion, Failure> {
-        let made = made(rank);
-        self.nic.map(table).map_err(|e| made(&e))?;
-        let region = self.nic.register(self.pd, base, bytes, access);
-        region.map_err(|e| made(&e))
+        reach(&self.nic, self.pd, rank, table, (base, bytes), access)
     }
 
     /// Posts an operation of so many elements, from one address to another; `None` when the queue
@@ -214,10 +233,17 @@ impl Memory {
         bytes: u64,
     ) -> Result<(Node, Memory), Failure> {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
-        let store = Store::new(rank, kept, bytes)?;
+        // Partial results repeat as operands do.
+        let own = match kept {
+            Kept::Once => CollectiveSettings::default().scratch_bytes,
+            Kept::Whole => 0,
+        };
+        let store = Store::new(rank, kept, bytes + own)?;
         let (dma, bus) = store.dma();
         let table = Layout::Mixed(rank as u64 + 3).table(BASE, bus, bytes);
-        let node = Node::new(rank, cluster, port, dma)?;
+        let scratch = Layout::Contiguous.table(Memory::va(bytes), bus + bytes, own);
+        let scratch = (own > 0).then_some(&scratch);
+        let node = Node::new(rank, cluster, port, dma, scratch)?;
         node.register(rank, &table, (BASE, bytes), Access::LOCAL)?;
         Ok((node, Memory { store, table }))
     }

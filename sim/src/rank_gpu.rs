@@ -94,7 +94,7 @@ impl RankGpu {
         rank: usize,
         port: Box<dyn Port>,
     ) -> Result<(Node, RankMemory), Failure> {
-        let node = Node::new(rank, &plan.cluster, port, self.gpu.memory())?;
+        let node = Node::new(rank, &plan.cluster, port, self.gpu.memory(), None)?;
         let own = self.more.iter().map(|b| (b, Access::LOCAL));
         let mut part = None;
         for (buffer, access) in own.chain([(&self.buffer, Access::REMOTE)]) {

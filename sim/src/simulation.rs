@@ -31,8 +31,6 @@ pub(crate) const OF_AN_END: u64 = 13 << 10;
 const FEW_LINKS: u64 = 40;
 /// Operands, buffers of the programs and frames under way, in sizes of the operation.
 const COPIES: u64 = 5;
-/// Most bytes of those buffers on a rank.
-const BUFFERS_MOST: u64 = 16 << 20;
 /// Share of an operand that is taken where it is kept once: its pages, and the runs in them while
 /// an operation is under way.
 const KEPT: u64 = 32;
@@ -71,7 +69,7 @@ pub fn memory(plan: &Plan) -> Result<u64, Failure> {
     let ranks = plan.cluster.ranks as u64;
     let kept = match plan.kept {
         Kept::Whole => most.saturating_mul(COPIES),
-        Kept::Once => most.min(BUFFERS_MOST) + most / KEPT,
+        Kept::Once => most / KEPT,
     };
     let of_a_rank = kept.saturating_add(OF_A_RANK + links(plan).saturating_mul(OF_AN_END));
     Ok(ranks.saturating_mul(of_a_rank))

@@ -13,9 +13,10 @@ use super::gone::Gone;
 use super::number::{Number, Numbers};
 use super::on_card::CardOp;
 use super::params::Params;
+use super::scratch::Scratch;
 use super::settings::{CollectiveCounters, CollectiveSettings};
 use super::taps::Tap;
-use crate::memory::nic_memory::{Block, Space, NIC_BUS};
+use crate::memory::nic_memory::{Space, NIC_BUS};
 use crate::types::{ConnId, NicTime};
 
 /// Operations whose parameters are remembered after their end: a rank that disagrees may be late.
@@ -267,7 +268,7 @@ pub(crate) struct Comm {
     pub(crate) rank: u32,
     pub(crate) peers: Vec<SocketAddrV4>,
     pub(crate) settings: CollectiveSettings,
-    pub(crate) scratch: Block,
+    pub(crate) scratch: Scratch,
     pub(crate) arena: Space,
     pub(crate) numbers: Numbers,
     /// Collective operations that have not begun, in order.

@@ -10,6 +10,7 @@ use super::communicator::{Comm, DirectComm, Life};
 use super::direct::Kept;
 use super::group::{Body, Joining, Known};
 use super::number::Numbers;
+use super::scratch::Scratch;
 use super::table::MAX_COMMS;
 use super::Collectives;
 use super::{
@@ -17,7 +18,7 @@ use super::{
 };
 use crate::card::SharedCard;
 use crate::link::Io;
-use crate::memory::nic_memory::{Space, NIC_BUS, NIC_VA};
+use crate::memory::nic_memory::{NIC_BUS, NIC_VA};
 use crate::types::{CommId, Owner};
 
 /// The list of ranks, as words.
@@ -97,16 +98,18 @@ impl Collectives {
         let slot = self.table.next_slot().ok_or_else(full)?;
         let needed = c.settings.scratch_bytes;
         let nic_memory = &mut io.dma.nic_memory;
+        let given = self.given.as_mut();
         let short = CommError::Memory {
             needed,
             free: nic_memory.len() - nic_memory.used(),
             nic_memory: nic_memory.len(),
         };
-        let scratch = nic_memory.alloc(needed).ok_or(short)?;
+        let scratch = Scratch::take(needed, given, nic_memory).ok_or(short)?;
         let direct = self.direct.open(io, c);
         let area = direct.as_ref().map_or(0, DirectComm::area);
         let has_ring = |card: &SharedCard| card.lock().has_ring();
-        let offers_card = c.settings.card && io.dma.card.as_ref().is_some_and(has_ring);
+        let has_ring = io.dma.card.as_ref().is_some_and(has_ring);
+        let offers_card = c.settings.card && scratch.is_on_nic() && has_ring;
         let joining = Joining {
             hash: agreement(c),
             area,
@@ -122,7 +125,7 @@ impl Collectives {
             if let Some(d) = direct {
                 d.path.free(&mut io.dma.nic_memory, &mut self.direct.areas);
             }
-            io.dma.nic_memory.free(scratch);
+            scratch.free(self.given.as_mut(), &mut io.dma.nic_memory);
             return Err(e);
         }
         let comm = Comm {
@@ -131,7 +134,7 @@ impl Collectives {
             peers: c.peers.clone(),
             settings: c.settings.clone(),
             scratch,
-            arena: Space::new(scratch.at, scratch.len),
+            arena: scratch.space(),
             numbers: Numbers::default(),
             queue: VecDeque::new(),
             active: Vec::new(),
@@ -257,7 +260,10 @@ impl Collectives {
             return Err(CommError::Unknown { id });
         };
         let mut counters = c.counters;
-        let mut nic_memory = c.scratch.len;
+        let mut nic_memory = match c.scratch.is_on_nic() {
+            true => c.scratch.len(),
+            false => 0,
+        };
         if let Some(d) = &c.direct {
             let stats = d.path.stats();
             nic_memory += d.path.nic_memory();

@@ -135,7 +135,8 @@ impl Collectives {
         let Some(c) = self.table.take(slot) else {
             return;
         };
-        io.dma.nic_memory.free(c.scratch);
+        let nic_memory = &mut io.dma.nic_memory;
+        c.scratch.free(self.given.as_mut(), nic_memory);
         // Its engines stay, so that they can still be queried.
         for by in [Owner::communicator(slot), Owner::operands(slot)] {
             io.engines.unwatch(by);

@@ -105,16 +105,15 @@ fn parts(key: u64) -> (usize, usize, usize) {
     )
 }
 
-/// Passes an engine a window of a stream, in NIC memory.
+/// Passes an engine a window of a stream.
 fn view(
     viewer: Option<Viewer>,
     io: &mut Io<'_>,
-    (at, len): (u64, u64),
+    window: Buffer,
     last: bool,
 ) -> Result<(), Refusal> {
     let Some(viewer) = viewer else { return Ok(()) };
-    // A window fits NIC memory, which has less than 4 GiB.
-    let window = Pieces::one(io.dma.nic_memory.buffer(at, len as u32));
+    let window = Pieces::one(window);
     let shown = viewer.show(io, &window, &mut 0, u64::MAX);
     shown.map_err(|fault| fault.status())?;
     if last {
@@ -272,13 +271,15 @@ impl Op {
         let window = job.window_at(self.instances[i].scratch_at(job), 0);
         let mut at = window;
         for src in stream.pieces(0, len).iter() {
-            let dst = io.dma.nic_memory.buffer(at, src.len);
+            let dst = job.scratch.buffer(at, src.len);
             copy(io, &dst, src)?;
             at += u64::from(src.len);
         }
         stream.advance(&mut io.dma(), len)?;
         let last = self.next_segment + 1 == self.end;
-        view(self.viewers[0], io, (window, len), last)?;
+        // A window fits scratch, which has less than 4 GiB.
+        let window = job.scratch.buffer(window, len as u32);
+        view(self.viewers[0], io, window, last)?;
         Ok(true)
     }
 
@@ -299,10 +300,11 @@ impl Op {
         }
         let window = job.window_at(inst.scratch_at(job), 1);
         let last = self.next_out + 1 == self.end;
-        view(self.viewers[1], io, (window, len), last)?;
+        let all = job.scratch.buffer(window, len as u32);
+        view(self.viewers[1], io, all, last)?;
         let mut at = window;
         for dst in stream.pieces(0, len).iter() {
-            let src = io.dma.nic_memory.buffer(at, dst.len);
+            let src = job.scratch.buffer(at, dst.len);
             copy(io, dst, &src)?;
             at += u64::from(dst.len);
         }
@@ -353,7 +355,7 @@ impl Op {
                 continue;
             }
             if inst.combine.is_none() {
-                let Some(c) = inst.combination(job, k, io) else {
+                let Some(c) = inst.combination(job, k) else {
                     // Its outgoing messages find no slot yet.
                     return Ok(Progress::Waits);
                 };
@@ -385,12 +387,11 @@ impl Op {
             if !step.sends.is_empty() {
                 let payload = if job.converts() {
                     let bytes = job.step_elements(step, inst.segment) * 2;
-                    inst.slot(job, io, inst.steps[k].out, bytes)
+                    inst.slot(job, inst.steps[k].out, bytes)
                 } else {
                     let scratch = inst.scratch_at(job);
-                    step.home.map_or(Pieces::default(), |h| {
-                        job.pieces(io, h, inst.segment, scratch)
-                    })
+                    step.home
+                        .map_or(Pieces::default(), |h| job.pieces(h, inst.segment, scratch))
                 };
                 // Steps that send the same memory to one rank each are one message to several.
                 let same = match job.by_copies && !job.converts() {
@@ -465,15 +466,15 @@ impl Instance {
         })
     }
 
-    /// Where scratch begins on NIC memory.
+    /// Where scratch begins.
     fn scratch_at(&self, job: &Job) -> u64 {
         let at = self.block.map_or(0, |b| b.at);
         at + self.temps.len() as u64 * job.slot_bytes
     }
 
-    fn slot(&self, job: &Job, io: &Io<'_>, t: Temp, bytes: u64) -> Pieces {
+    fn slot(&self, job: &Job, t: Temp, bytes: u64) -> Pieces {
         let at = self.block.map_or(0, |b| b.at) + u64::from(t.first) * job.slot_bytes;
-        Pieces::one(io.dma.nic_memory.buffer(at, bytes as u32))
+        Pieces::one(job.scratch.buffer(at, bytes as u32))
     }
 
     /// Posts the receives of the steps ahead.
@@ -525,9 +526,9 @@ impl Instance {
                 let Source::Net(net) = s else { continue };
                 let pieces = if lands {
                     let scratch = self.scratch_at(job);
-                    job.pieces(io, step.stores[0], self.segment, scratch)
+                    job.pieces(step.stores[0], self.segment, scratch)
                 } else {
-                    self.slot(job, io, temps[o], elements * size)
+                    self.slot(job, temps[o], elements * size)
                 };
                 self.steps[k].waits += 1;
                 let request = RecvRequest {
@@ -546,19 +547,19 @@ impl Instance {
     }
 
     /// The pass of a step; `None` while its messages find no slot to leave from.
-    fn combination(&mut self, job: &Job, k: usize, io: &Io<'_>) -> Option<Combine> {
+    fn combination(&mut self, job: &Job, k: usize) -> Option<Combine> {
         let step = &job.plan.steps[k];
         let scratch = self.scratch_at(job);
         let converts = job.converts();
         let lands = step.lands && !converts;
         let count = job.step_elements(step, self.segment);
-        let at = |inst: &Instance, p: Place| job.pieces(io, p, inst.segment, scratch);
+        let at = |inst: &Instance, p: Place| job.pieces(p, inst.segment, scratch);
         let mut results: Vec<(Pieces, bool)> = Vec::new();
         if converts && !step.sends.is_empty() && count > 0 {
             let slots = job.plan.slots;
             let out = self.take(slots.run, slots.inbound..slots.all(true))?;
             self.steps[k].out = out;
-            results.push((self.slot(job, io, out, count * 2), true));
+            results.push((self.slot(job, out, count * 2), true));
         }
         let mut sources = Vec::new();
         for (o, s) in step.sources.iter().enumerate().filter(|_| count > 0) {
@@ -568,7 +569,7 @@ impl Instance {
                 Source::Net(_) => {
                     let size = if converts { 2 } else { job.size() };
                     let t = self.steps[k].temps[o.min(1)];
-                    (self.slot(job, io, t, count * size), converts)
+                    (self.slot(job, t, count * size), converts)
                 }
             });
         }

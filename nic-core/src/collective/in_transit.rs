@@ -183,6 +183,7 @@ impl InTransit {
         job.by_copies
             && is_tree
             && !p.converts()
+            && job.scratch.is_on_nic()
             && job.streams == [false; 2]
             && ranks > 1
             && p.count * job.size() > LEAST

@@ -14,7 +14,8 @@ use ringbell_onc_engines::program::{Layout, Place};
 use super::number::Number;
 use super::params::{Params, Side};
 use super::plan::{Plan, PlanStep};
-use crate::link::{Io, Pieces};
+use super::scratch::Scratch;
+use crate::link::Pieces;
 use crate::types::Buffer;
 
 /// How the windows of an operation follow each other.
@@ -48,6 +49,8 @@ pub(crate) struct Job {
     pub(crate) streams: [bool; 2],
     /// What a step sends to several goes by frames that the network copies.
     pub(crate) by_copies: bool,
+    /// Where slots and windows are.
+    pub(crate) scratch: Scratch,
 }
 
 impl Job {
@@ -190,7 +193,7 @@ impl Job {
     }
 
     /// The memory of a place in one segment.
-    pub(super) fn pieces(&self, io: &Io<'_>, place: Place, segment: u64, scratch: u64) -> Pieces {
+    pub(super) fn pieces(&self, place: Place, segment: u64, scratch: u64) -> Pieces {
         let mut out = Pieces::default();
         let c = place.chunks();
         let size = self.size();
@@ -203,7 +206,7 @@ impl Job {
                     let r = self.range(place, i % n, segment);
                     let len = (r.end - r.start) * size;
                     let at = scratch + u64::from(i) * self.slot_bytes;
-                    out.push(io.dma.nic_memory.buffer(at, len as u32));
+                    out.push(self.scratch.buffer(at, len as u32));
                     continue;
                 }
             };
@@ -211,7 +214,7 @@ impl Job {
             if self.streams[stream] {
                 let at = self.window_at(scratch, stream);
                 let len = (r.end - r.start) * size;
-                out.push(io.dma.nic_memory.buffer(at, len as u32));
+                out.push(self.scratch.buffer(at, len as u32));
                 continue;
             }
             out.push(Buffer {

@@ -177,6 +177,7 @@ impl MessagePath {
                     windows,
                     streams: streams.map(|s| s.is_some()),
                     by_copies: c.settings.trees,
+                    scratch: c.scratch,
                 };
                 if a.done.is_none() && InTransit::is_possible(&job, c.ranks(), io) {
                     return self.start_in_transit(table, slot, id, job);
@@ -210,7 +211,7 @@ impl MessagePath {
                 let each = job.instance_bytes();
                 // Streams wait for each other's kernels: one leaves half of the memory to others.
                 let half = match streamed {
-                    Some(_) => (c.scratch.len - c.arena.used()) / 2 / each.max(1),
+                    Some(_) => (c.scratch.len() - c.arena.used()) / 2 / each.max(1),
                     None => u64::MAX,
                 };
                 let want = segments.min(in_flight).min(half.max(1));

@@ -48,6 +48,7 @@ mod params;
 #[cfg(test)]
 pub(crate) mod peer_failure;
 mod plan;
+mod scratch;
 mod settings;
 mod streams;
 mod table;
@@ -58,7 +59,8 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::Arc;
 
-use ringbell_nic_abi::{PdId, Status};
+use ringbell_gtlb::Mmu;
+use ringbell_nic_abi::{GpuVa, Lkey, PdId, Status};
 pub use ringbell_onc_engines::program::Thresholds;
 
 use crate::engine::Engines;
@@ -71,6 +73,7 @@ use direct::Call;
 use direct_path::{DirectPaths, NotBegun};
 use messages::{Begun, MessagePath};
 use number::{Number, Ports};
+use scratch::Given;
 use table::{Active, State, Table};
 
 pub(crate) use desk::{Desk, Payload};
@@ -114,6 +117,8 @@ pub(crate) struct Collectives {
     pub(crate) plans: Plans,
     pub(crate) inboxes: Inboxes,
     pd: Option<PdId>,
+    /// What the program has given for partial results.
+    given: Option<Given>,
 }
 
 impl Collectives {
@@ -125,7 +130,28 @@ impl Collectives {
             plans: Plans::default(),
             inboxes: Inboxes::default(),
             pd: None,
+            given: None,
         }
+    }
+
+    /// Takes a range of registered memory for the partial results of communicators that are made
+    /// from now on.
+    ///
+    /// # Errors
+    /// [`CommError::Scratch`].
+    pub(crate) fn give_scratch(
+        &mut self,
+        mmu: &mut Mmu,
+        key: (PdId, Lkey),
+        range: (GpuVa, u64),
+    ) -> Result<(), CommError> {
+        let refused = |why| CommError::Scratch { why };
+        if self.given.is_some() {
+            return Err(refused("the NIC was given some before".into()));
+        }
+        let given = Given::new(mmu, key, range);
+        self.given = Some(given.map_err(|fault| refused(fault.to_string()))?);
+        Ok(())
     }
 
     /// Opens an inbox for a communicator, and gives its number.

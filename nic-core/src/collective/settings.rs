@@ -303,6 +303,14 @@ pub enum CommError {
         /// Asked for.
         asked: u16,
     },
+    /// Memory for partial results was refused.
+    #[error(
+        "memory for partial results: {why}; give registered memory that the NIC may write, once"
+    )]
+    Scratch {
+        /// The reason.
+        why: String,
+    },
     /// NIC memory is short.
     #[error("NIC memory: {needed} bytes needed, {free} of {nic_memory} are free; raise the setting `nic_memory_bytes`, or lower collective.eager_buffers, eager_max or scratch_bytes")]
     Memory {

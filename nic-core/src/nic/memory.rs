@@ -15,6 +15,7 @@ use ringbell_nic_abi::{GpuVa, Lkey, PdId};
 
 use super::host_buffer::{va_of, Store};
 use super::{HostBuffer, HostRegion, Nic, NicBuffer};
+use crate::collective::CommError;
 use crate::command::Core;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS, NIC_VA};
 use crate::memory::{exports, kind_of, FreeError, MemoryError, PointerInfo};
@@ -264,6 +265,27 @@ impl Nic {
                 c.memory.dma.nic_memory.used(),
                 c.memory.dma.nic_memory.len(),
             )
+        })
+    }
+
+    /// Lets communicators that are made from now on keep partial results in registered memory, as
+    /// far as it has room for the `scratch_bytes` of each, and not in NIC memory. The region stays
+    /// pinned until the NIC ends. Given on all ranks of a communicator or on none; a card executes
+    /// none of its programs.
+    ///
+    /// # Errors
+    /// [`CommError::Scratch`]: the range is not registered, must not be written, or was given
+    /// before.
+    pub fn give_scratch(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        (va, len): (GpuVa, u64),
+    ) -> Result<(), CommError> {
+        let range = (va, len);
+        self.core(|c| {
+            c.collectives
+                .give_scratch(&mut c.memory.mmu, (pd, lkey), range)
         })
     }
 
