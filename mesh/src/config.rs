@@ -11,6 +11,8 @@ use crate::error::MeshError;
 /// Most packets that an output takes from one queue in a row: what waits in others would else stand
 /// too long.
 pub const POLL_MAX: u32 = 4_096;
+/// SMI's R of a node, unless it is set.
+pub const POLL: u32 = 8;
 /// Most slots of a channel.
 pub(crate) const DEPTH_MAX: usize = 4_096;
 
@@ -51,7 +53,7 @@ impl MeshConfig {
             channels: DEFAULT_CHANNELS,
             node,
             depth: 16,
-            poll: 8,
+            poll: POLL,
             epoch: 1,
             silence: Duration::from_millis(800),
             stuck: Duration::from_secs(2),

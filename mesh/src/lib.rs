@@ -26,7 +26,7 @@ mod sound;
 mod sums;
 mod wire;
 
-pub use config::{MeshConfig, MeshCounters, POLL_MAX};
+pub use config::{MeshConfig, MeshCounters, POLL, POLL_MAX};
 pub use control::Control;
 pub use error::{MeshError, ReplaceError};
 pub use head::GROWTH;

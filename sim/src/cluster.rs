@@ -1,13 +1,10 @@
 //! The cluster below every run: ranks, the network that joins them, and what goes wrong with it.
 
+use ringbell_mesh::POLL;
+use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig, RdmaConfig};
 use ringbell_routes::topology::Topology;
 
-use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig, RdmaConfig};
-
 use crate::{Fault, Profile, Slow};
-
-/// SMI's R where the plan does not say; the NIC's own default.
-const POLL: u32 = 8;
 
 /// How the NICs are joined: by one switch, unless there is a topology.
 #[derive(Debug, Clone)]

@@ -1,13 +1,11 @@
 //! A kernel of a user for all ranks of a cluster: code, shape, arguments and memory.
 
 use ringbell_cuda_kernels::LaunchShape;
+use ringbell_nic_core::NicConfig;
 
 use crate::kernel_argument::KernelArgument;
 use crate::simulation::{check_cluster, MEMORY_MOST};
 use crate::{Cluster, Failure};
-
-/// A NIC has 64 queues, and one of them is the communicator's.
-const MOST_QUEUES: u32 = 63;
 
 /// What buffers hold at first.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,9 +58,11 @@ impl KernelPlan {
         if self.given_bytes().saturating_mul(self.cluster.ranks as u64) > MEMORY_MOST {
             return Err(Failure::large(self.given_bytes(), MEMORY_MOST));
         }
-        if self.block_queues > MOST_QUEUES {
+        // One is the communicator's.
+        let most = NicConfig::default().max_queues - 1;
+        if self.block_queues as usize > most {
             return Err(Failure::Kernel(format!(
-                "a NIC has queues for at most {MOST_QUEUES} blocks, and {} are asked for",
+                "a NIC has queues for at most {most} blocks, and {} are asked for",
                 self.block_queues
             )));
         }

@@ -3,8 +3,7 @@
 //! Operands of a simulated collective repeat after [`PERIOD`] bytes, and so do all sums of them.
 //! The NICs give and get real bytes. What is written is compared with itself one period later:
 //! runs of bytes that repeat are kept as one period, a page in which too many runs meet as its
-//! bytes. So nothing is lost, whatever is written, and a wrong byte is found as in any other
-//! memory.
+//! bytes. Any bytes can be kept so, and a wrong byte is found as in any other memory.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -342,7 +341,7 @@ impl DmaMemory for RepeatingMemory {
     }
 
     fn publish(&self, completion: CompletionWrite) {
-        completion.store();
+        completion.store(); // its Release orders the bytes above before it
     }
 
     fn is_immediate(&self) -> bool {

@@ -41,7 +41,7 @@ pub(super) struct ClusterArgs {
     #[arg(long, requires = "topology", conflicts_with = "hash_seed")]
     spray: bool,
     /// Packets that a NIC which forwards takes from one queue before it looks at the next (SMI's R)
-    #[arg(long, default_value_t = 8, value_name = "R", requires = "topology", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = NetworkPlan::default().wire_poll, value_name = "R", requires = "topology", value_parser = clap::value_parser!(u32).range(1..=4096))]
     wire_poll: u32,
     /// What NICs do about losses and marks: window (halve it), dcqcn (rates by marks) or fixed
     /// (nothing)
