@@ -7,11 +7,12 @@ use std::hash::Hasher as _;
 use siphasher::sip::SipHasher24;
 
 use crate::topology::{
-    Builder, NodeId, Role, Shape, Topology, TopologyError, MAX_NODES, MAX_PORTS, MAX_ROUTED_NODES,
+    Builder, NodeId, Role, Shape, Topology, TopologyError, Wire, MAX_NODES, MAX_PORTS,
+    MAX_ROUTED_NODES,
 };
 
 /// The generators, with their arguments, for messages and help.
-pub const GENERATORS: [(&str, &str); 8] = [
+pub const GENERATORS: [(&str, &str); 10] = [
     ("bus", "N"),
     ("ring", "N"),
     ("mesh", "AxB[xC...]"),
@@ -19,11 +20,15 @@ pub const GENERATORS: [(&str, &str); 8] = [
     ("hypercube", "DIMENSIONS"),
     ("fat-tree", "KxLEVELS"),
     ("dragonfly", "AxH"),
+    ("rail", "HxGxS[@GBPS]"),
+    ("rack", "HxGxS[@GBPS]"),
     ("random", "NxDEGREE[@SEED]"),
 ];
 
 /// Restarts of the search for a random network.
 const ATTEMPTS: u64 = 10_000;
+/// Delay of a wire inside a host.
+const INSIDE_NS: f64 = 100.0;
 
 /// Why a name gives no network.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -81,6 +86,12 @@ pub fn names_generator(text: &str) -> bool {
 ///   switches.
 /// - `dragonfly:AxH` (Kim et al., ISCA'08): groups of A nodes that are wired to each other; each
 ///   node has H wires to other groups, and there are A·H + 1 groups.
+/// - `rail:HxGxS`: H hosts with G NICs each. NIC g of every host is at switch g, its rail, and each
+///   of the G rails has a wire to each of S spines. Ranks of a host follow each other.
+///   `rack:HxGxS` is the same network with H consecutive ranks at each of the G switches. With
+///   `@GBPS` the ranks of a host reach each other without the network: each rank has a wire of this
+///   rate to a switch of its own, which joins the rank's NIC and, by such a wire, a switch of the
+///   host.
 /// - `random:NxD@SEED`: N nodes with D wires each, at most one between two; seed 1 by default.
 ///
 /// # Errors
@@ -105,6 +116,8 @@ pub fn generate(text: &str) -> Result<Topology, GenerateError> {
         "hypercube" => asked.hypercube(),
         "fat-tree" => asked.fat_tree(),
         "dragonfly" => asked.dragonfly(),
+        "rail" => asked.hosts(|rank, _, nics| rank % nics),
+        "rack" => asked.hosts(|rank, hosts, _| rank / hosts),
         _ => asked.random(),
     }
 }
@@ -302,6 +315,75 @@ impl Asked<'_> {
         self.build(builder)
     }
 
+    /// Hosts with several NICs; `leaf_of` says at which switch a rank's NIC is, by the numbers of
+    /// hosts and of NICs of each.
+    fn hosts(
+        &self,
+        leaf_of: impl Fn(usize, usize, usize) -> usize,
+    ) -> Result<Topology, GenerateError> {
+        let (sizes, inside) = match self.arguments.split_once('@') {
+            Some((sizes, gbps)) => (sizes, Some(self.number(gbps)? as f64)),
+            None => (self.arguments, None),
+        };
+        let numbers = sizes.split('x').map(|n| self.number(n));
+        let [hosts, nics, spines] = numbers.collect::<Result<Vec<_>, _>>()?[..] else {
+            return Err(self.form());
+        };
+        if hosts == 0 || nics == 0 {
+            return Err(self.refused("at least one host, and one NIC of each"));
+        }
+        let (mut builder, ends) = self.at_most(MAX_NODES, hosts.checked_mul(nics))?;
+        let mut count = 0;
+        let mut switch = |builder: &mut Builder| {
+            let name = format!("s{count}");
+            count += 1;
+            builder.node(&name, Role::Switch)
+        };
+        let mut made = || -> Result<(), TopologyError> {
+            let leaves: Vec<_> = (0..nics)
+                .map(|_| switch(&mut builder))
+                .collect::<Result<_, _>>()?;
+            for spine in 0..spines {
+                let top = switch(&mut builder)?;
+                for (n, leaf) in leaves.iter().enumerate() {
+                    builder.join((*leaf, hosts + spine), (top, n))?;
+                }
+            }
+            let mut down = vec![0; nics];
+            let mut host = None;
+            for (rank, end) in ends.iter().enumerate() {
+                let leaf = leaf_of(rank, hosts, nics);
+                let at_leaf = (leaves[leaf], down[leaf]);
+                down[leaf] += 1;
+                let Some(gbps) = inside else {
+                    builder.join(at_leaf, (*end, 0))?;
+                    continue;
+                };
+                if rank % nics == 0 {
+                    host = Some(switch(&mut builder)?);
+                }
+                let own = switch(&mut builder)?;
+                builder.join(at_leaf, (own, 1))?;
+                let inner = |from: (NodeId, usize), to: (NodeId, usize), b: &mut Builder| {
+                    let ends = [b.port(from.0, from.1 as u64)?, b.port(to.0, to.1 as u64)?];
+                    let (gbps, delay_ns) = (Some(gbps), Some(INSIDE_NS));
+                    b.wire(Wire {
+                        ends,
+                        gbps,
+                        delay_ns,
+                    })
+                };
+                inner((own, 0), (*end, 0), &mut builder)?;
+                if let Some(host) = host {
+                    inner((host, rank % nics), (own, 2), &mut builder)?;
+                }
+            }
+            Ok(())
+        };
+        made().map_err(|why| self.broken(why))?;
+        self.build(builder)
+    }
+
     fn random(&self) -> Result<Topology, GenerateError> {
         let (sizes, seed) = match self.arguments.split_once('@') {
             Some((sizes, seed)) => (sizes, self.number(seed)? as u64),
@@ -422,6 +504,12 @@ mod tests {
         assert_eq!(sizes("fat-tree:2x3"), (8, 20, 24));
         // 9 groups of 4: 6 wires in each, and one between any two.
         assert_eq!(sizes("dragonfly:4x2"), (36, 36, 9 * 6 + 36));
+        // 4 rails and 2 spines; 8 wires to the NICs of each rail, and 8 to spines.
+        assert_eq!(sizes("rail:8x4x2"), (32, 38, 32 + 8));
+        assert_eq!(sizes("rack:8x4x2"), (32, 38, 32 + 8));
+        // A switch for each host and each rank, with a wire each to the rank and to the host.
+        assert_eq!(sizes("rail:8x4x2@900"), (32, 38 + 8 + 32, 32 + 8 + 64));
+        assert_eq!(sizes("rail:4x4x0@900"), (16, 16 + 4 + 4 + 16, 16 + 32));
         assert_eq!(sizes("random:16x5@3"), (16, 16, 40));
         assert_ne!(generate("random:16x5@3"), generate("random:16x5@4"));
     }
@@ -450,6 +538,36 @@ mod tests {
     }
 
     #[test]
+    fn a_rail_has_one_nic_of_each_host_and_a_rack_has_hosts_side_by_side() {
+        let leaves = |text| {
+            let t = generate(text).expect(text);
+            let to = |n| t.to(t.leaving(n).next().expect("a wire")).node.index() - 12;
+            t.ends().map(to).collect::<Vec<_>>()
+        };
+        assert_eq!(leaves("rail:4x3x2"), [0, 1, 2].repeat(4));
+        assert_eq!(
+            leaves("rack:4x3x2"),
+            [[0; 4], [1; 4], [2; 4]].concat().to_vec()
+        );
+    }
+
+    #[test]
+    fn ranks_of_a_host_reach_each_other_by_fast_wires_alone() {
+        let t = generate("rail:3x2x1@900").expect("a network");
+        // The rank's wire, and behind it those to the NIC and to the host.
+        for end in t.ends() {
+            let mut wires = t.leaving(end);
+            let (first, none) = (wires.next().expect("a wire"), wires.next());
+            assert_eq!((t.wires()[first.wire()].gbps, none), (Some(900.0), None));
+            let own = t.to(first).node;
+            let rates = t.leaving(own).map(|l| t.wires()[l.wire()].gbps);
+            assert_eq!(rates.collect::<Vec<_>>(), [Some(900.0), None, Some(900.0)]);
+            let host = t.to(t.link(own, 2).expect("a wire")).node;
+            assert_eq!(t.leaving(host).count(), 2);
+        }
+    }
+
+    #[test]
     fn what_is_no_network_is_refused_in_words() {
         for (text, part) in [
             ("tree:4", "no generator is named `tree`"),
@@ -469,6 +587,13 @@ mod tests {
             ("fat-tree:9x99999999999999", "more than 16384 nodes"),
             ("dragonfly:18446744073709551615x9", "more than 1024 nodes"),
             ("dragonfly:0x3", "neither number may be 0"),
+            ("rail:4x4", "write `rail:HxGxS[@GBPS]`"),
+            ("rail:4x4x2@", "write `rail:HxGxS[@GBPS]`"),
+            ("rail:4x4x2@0", "greater than 0"),
+            ("rack:0x4x2", "at least one host"),
+            ("rail:4x4x0", "not connected"),
+            ("rail:40x2x30", "has no port"),
+            ("rail:18446744073709551615x9x1", "more than 16384 nodes"),
             ("random:5x3", "an even number"),
             ("random:18446744073709551615x3", "an even number"),
             ("random:18446744073709551614x3", "more than 1024 nodes"),

@@ -8,7 +8,7 @@ use ringbell_routes::route::{Algorithm, DEFAULT_CHANNELS, MAX_CHANNELS};
 #[derive(clap::Args)]
 #[command(
     after_help = "A network by name: bus:N, ring:N, mesh:AxB, torus:AxB (and more dimensions), hypercube:DIMENSIONS, fat-tree:KxLEVELS, \
-    dragonfly:AxH, random:NxDEGREE@SEED. docs/routes.md explains them, and the files."
+    dragonfly:AxH, rail:HxGxS and rack:HxGxS (hosts with G NICs each; @GBPS joins those of a host), random:NxDEGREE@SEED. docs/routes.md explains them, and the files."
 )]
 pub(crate) struct Args {
     /// A network by name, as `torus:2x4`, or a file: SMI's list of wires, or one with names, rates

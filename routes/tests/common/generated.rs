@@ -1,7 +1,7 @@
 //! Names of networks that tests of routes and of meshes go through.
 
 /// Networks of every generator, with 4 to 64 nodes.
-pub(crate) const GENERATED: [&str; 42] = [
+pub(crate) const GENERATED: [&str; 47] = [
     "bus:4",
     "bus:5",
     "bus:31",
@@ -39,6 +39,11 @@ pub(crate) const GENERATED: [&str; 42] = [
     "dragonfly:4x1",
     "dragonfly:4x2",
     "dragonfly:3x4",
+    "rail:4x2x2",
+    "rail:3x4x1@900",
+    "rail:3x3x0@900",
+    "rack:4x2x2",
+    "rack:2x4x2@900",
     "random:4x3",
     "random:8x3",
     "random:20x3@7",
