@@ -10,7 +10,8 @@ use ringbell_gtlb::MmuConfig;
 use ringbell_nic_core::network::Route;
 use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::transport::rdma::{Congestion, Icrc};
+use ringbell_nic_core::transport::rdma::Congestion;
+use ringbell_nic_core::transport::Icrc;
 use ringbell_nic_core::{EngineThread, NicConfig, ProgressMode, QueueConfig, StagingConfig};
 
 use crate::backend;
@@ -330,8 +331,8 @@ impl NicBuilder {
         self
     }
 
-    /// Whether transport `rdma` computes the invariant CRC of RoCEv2. Default: unless the ports of
-    /// both ends share memory, or are sockets of the loopback.
+    /// Whether transports `rdma` and `iwarp` compute the CRC of RoCEv2's packets, of MPA's units.
+    /// Default: unless the ports of both ends share memory, or are sockets of the loopback.
     pub fn icrc(mut self, icrc: Icrc) -> Self {
         self.options.icrc = icrc;
         self
@@ -405,6 +406,15 @@ impl NicBuilder {
     /// [`Congestion::Window`].
     pub fn congestion(mut self, control: Congestion) -> Self {
         self.options.congestion = control;
+        self
+    }
+
+    /// UDP source ports over which each connection of transport `rdma` spreads its packets, 1 to
+    /// 64: a network that chooses ways by ports (ECMP) then sends them by several. More than one
+    /// needs a port of frames, as a kernel's socket has one. Default: 1. See
+    /// [`RdmaConfig::udp_ports`](ringbell_nic_core::transport::rdma::RdmaConfig::udp_ports).
+    pub fn rdma_udp_ports(mut self, ports: u16) -> Self {
+        self.options.rdma_udp_ports = ports;
         self
     }
 

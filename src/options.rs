@@ -11,7 +11,8 @@ use ringbell_mesh::Control;
 use ringbell_nic_core::network::Route;
 use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::transport::rdma::{Congestion, Icrc, RdmaConfig};
+use ringbell_nic_core::transport::rdma::{Congestion, RdmaConfig};
+use ringbell_nic_core::transport::Icrc;
 use ringbell_nic_core::{EngineThread, LocalConfig, NicConfig, ProgressMode, QueueConfig};
 
 use crate::gpu_choice::GpuChoice;
@@ -82,6 +83,7 @@ pub(crate) struct NicOptions {
     pub(crate) tcp_watch: Option<Duration>,
     pub(crate) peer_timeout: Duration,
     pub(crate) congestion: Congestion,
+    pub(crate) rdma_udp_ports: u16,
     pub(crate) seed: Option<u64>,
 }
 
@@ -120,6 +122,7 @@ impl Default for NicOptions {
             tcp_watch: Some(Duration::from_millis(500)),
             peer_timeout: RdmaConfig::default().give_up,
             congestion: Congestion::default(),
+            rdma_udp_ports: RdmaConfig::default().udp_ports,
             seed: None,
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use communicators::{each, options, queues, ranks, PATIENCE};
 use ringbell::abi::Status;
-use ringbell::comm::CollectiveKind;
+use ringbell::comm::{CollectiveKind, HostRanks};
 use ringbell::nic::{NicConfig, NIC_VARIABLE};
 use ringbell::{
     Algorithm, CollectiveError, CommOptions, Communicator, DeviceBuffer, Nic, Operation, ReduceOp,
@@ -518,9 +518,9 @@ fn info_reports_the_chosen_algorithm_and_the_peers() {
 #[test]
 fn hosts_are_found_or_set_and_an_all_reduce_by_them_is_refused_where_they_do_not_fit() {
     let r = ranks("hosts", 4);
-    let run = |host_ranks, error: Option<&str>| {
+    let run = |host_ranks: HostRanks, error: Option<&str>| {
         let mut o = options();
-        o.settings.host_ranks = host_ranks;
+        o.settings.host_ranks = host_ranks.clone();
         let comms = Communicator::init_all(&r.nics, &o).expect("all come");
         each(&comms, |c| {
             let x = c.nic().alloc::<u8>(99 * 4).expect("memory");
@@ -542,9 +542,16 @@ fn hosts_are_found_or_set_and_an_all_reduce_by_them_is_refused_where_they_do_not
         });
     };
     // All are in this process.
-    run(0, None);
-    run(2, None);
-    run(3, Some("4 ranks cannot be 3 on each"));
+    run(0.into(), None);
+    run(2.into(), None);
+    run(HostRanks::of_sizes(&[3, 1]), None);
+    run(HostRanks::of_hosts([0, 1, 0, 1]), None);
+    run(3.into(), Some("4 ranks cannot be 3 on each"));
+    let three = HostRanks::of_sizes(&[2, 1]);
+    run(
+        three,
+        Some("hosts of 2,1 ranks have 3 in all, and there are 4"),
+    );
 }
 
 #[test]
@@ -583,6 +590,16 @@ fn ranks_over_datagrams_learn_each_others_sockets() {
             assert!((0..count).all(|i| got[i as usize] == sum(3, i)), "{count}");
         }
     });
+}
+
+#[test]
+fn several_udp_ports_of_a_kernels_socket_are_refused_with_what_to_do() {
+    let nic = Nic::builder().ip("10.9.60.8/24").port("roce:127.0.0.1:0");
+    let nic = nic.transport("rdma").rdma_udp_ports(4).gpu("emulated");
+    let error = anyhow::Error::new(nic.open().expect_err("one socket"));
+    let said = format!("{error:#}");
+    assert!(said.contains("one UDP port, not 4"), "{said}");
+    assert!(said.contains("leave udp_ports at 1"), "{said}");
 }
 
 #[test]

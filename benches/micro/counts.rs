@@ -17,7 +17,8 @@ use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use ranks::nic::{
-    connected, recv, remote, send, send_inline, signalled, with_tcp, Host, Setup, TempDir, BASE,
+    connected, over_sockets, recv, remote, send, send_inline, signalled, with_tcp, Host, Setup,
+    TempDir, BASE,
 };
 use ranks::World;
 use ringbell_gtlb::Access;
@@ -71,6 +72,14 @@ enum Beside {
 fn stop_time<'a>(hosts: impl IntoIterator<Item = &'a Host>) {
     for h in hosts {
         h.nic.step_at(NicTime(1 << 40));
+    }
+}
+
+/// Some time passes: over a network where none does, everything is late at once.
+fn pass_time(hosts: &[Host], now: &mut u64) {
+    *now += 10_000;
+    for h in hosts {
+        h.nic.step_at(NicTime(*now));
     }
 }
 
@@ -263,6 +272,39 @@ fn udp_frame() -> u64 {
     n
 }
 
+/// 8 bytes from memory there and back by RoCEv2 over plain UDP sockets: both ends of both messages.
+/// The kernel's own instructions are not counted.
+fn rdma_send() -> u64 {
+    let dir = TempDir::new();
+    let hosts = over_sockets([1, 2].map(|n| Setup::new(&dir, n)));
+    let (s, r) = connected(&[&hosts[0], &hosts[1]], 0, 1, 7);
+    stop_time(&hosts);
+    hosts[0].poke(0, b"ringbell");
+    let there = (send(s, 0, 8), recv(r, 64, 8));
+    let back = (send(r, 64, 8), recv(s, 128, 8));
+    let mut now = 1 << 40;
+    let n = rounds(|| {
+        pass_time(&hosts, &mut now);
+        for (i, (tx, rx)) in [there, back].iter().enumerate() {
+            let (from, to) = (&hosts[i], &hosts[1 - i]);
+            let ends = [(to, to.post(rx)), (from, from.post(tx))];
+            let mut open = [true; 2];
+            while open != [false; 2] {
+                from.nic.step();
+                to.nic.step();
+                for ((h, t), open) in ends.iter().zip(&mut open) {
+                    if let Some(c) = h.queue.poll(*t) {
+                        assert_eq!(c.status, Status::Ok, "{c:?}");
+                        *open = false;
+                    }
+                }
+            }
+        }
+    });
+    assert_eq!(&hosts[0].peek(128, 8), b"ringbell", "wrong bytes");
+    2 * n
+}
+
 /// The least that a descriptor costs: posted, accepted, completed, polled.
 fn nop() -> u64 {
     let dir = TempDir::new();
@@ -297,6 +339,19 @@ fn direct_all_reduce(bytes: u64, n: u64) -> u64 {
         w.call(CollectiveKind::AllReduce, Algorithm::Auto, bytes / 4);
     });
     assert_eq!(w.direct(), 4 * n, "some went over messages");
+    assert_eq!(w.wrong_sums(bytes as usize / 4), 0, "wrong sums");
+    n
+}
+
+/// An all-reduce of two ranks by RoCEv2 over plain UDP sockets: both ranks.
+fn rdma_all_reduce(bytes: u64) -> u64 {
+    let w = World::over_sockets();
+    stop_time(&w.hosts);
+    let mut now = 1 << 40;
+    let n = rounds(|| {
+        pass_time(&w.hosts, &mut now);
+        w.call(CollectiveKind::AllReduce, Algorithm::Auto, bytes / 4);
+    });
     assert_eq!(w.wrong_sums(bytes as usize / 4), 0, "wrong sums");
     n
 }
@@ -345,7 +400,7 @@ fn hll_beat() -> u64 {
 /// A path's name, and what runs it.
 type Path = (&'static str, fn() -> u64);
 
-const PATHS: [Path; 16] = [
+const PATHS: [Path; 18] = [
     ("idle step", || idle_step(Beside::Nothing)),
     ("idle step, 8 queues", || idle_step(Beside::Queues)),
     ("idle step, tcp beside", || idle_step(Beside::Tcp)),
@@ -367,6 +422,8 @@ const PATHS: [Path; 16] = [
         send_receive(true, Posted::Late, Beside::Tcp)
     }),
     ("frame over UDP", udp_frame),
+    ("8 B over rdma", rdma_send),
+    ("all-reduce 1 KiB over rdma", || rdma_all_reduce(1 << 10)),
     ("all-reduce 1 KiB direct", || {
         direct_all_reduce(1 << 10, ROUNDS)
     }),

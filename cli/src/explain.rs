@@ -348,6 +348,10 @@ mod tests {
         assert_eq!(of("1").unwrap().proof.order, Order::Ring);
         let error = of("4").err().unwrap().to_string();
         assert!(error.contains("6 ranks cannot be 4 on each"), "{error}");
+        let unequal = of("3,1,2").unwrap();
+        assert_eq!(unequal.proof.order, Order::Other);
+        let error = of("3,2").err().unwrap().to_string();
+        assert!(error.contains("have 5 in all, and there are 6"), "{error}");
         let error = of("0").err().unwrap().to_string();
         assert!(error.contains("not known"), "{error}");
     }

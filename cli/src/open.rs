@@ -5,7 +5,7 @@ use ringbell::gpu::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuOpenError};
 use ringbell::nic::{PortSpec, Route};
 use ringbell::parts::nic_core::port::mem::{MemSwitch, SwitchError};
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::parts::nic_core::transport::rdma::Icrc;
+use ringbell::parts::nic_core::transport::Icrc;
 use ringbell::{Nic, NicBuilder, OpenError};
 
 use super::{Exit, Problem};

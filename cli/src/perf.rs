@@ -22,7 +22,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use ringbell::comm::CollectiveKind as Kind;
 
-pub(super) use self::collective::args::algo;
+pub(super) use self::collective::args::{algo, setting, Setting};
 use super::Exit;
 use crate::report::begin;
 

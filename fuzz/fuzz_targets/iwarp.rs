@@ -25,7 +25,7 @@ use ringbell_nic_core::datapath::{Datapath, Payload, RecvWork};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
-use ringbell_nic_core::transport::{RemoteOp, RemoteWork, Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, RemoteOp, RemoteWork, Transport, TransportEvent, Work};
 use ringbell_nic_core::types::{NicTime, Owner, WorkToken};
 use ringbell_nic_core::wire::iwarp::ddp::Opcode;
 use ringbell_nic_core::wire::iwarp::mpa::{padding, Crc, Ready, Role, Startup};
@@ -106,7 +106,7 @@ impl World {
                         buffer: self.memory.region(vec![0; 300]),
                         some: false,
                     });
-                    self.victim.post_recv(conn, posted);
+                    self.victim.post(conn, Work::Receive(posted));
                     self.key = self.victim.expose(conn, &exposed, false).unwrap_or(0);
                     self.victim.grant(conn, PD);
                     let [from, into] = [1, 2].map(|_| self.memory.region(vec![0; 100]));
@@ -123,11 +123,10 @@ impl World {
                             va: GpuVa(0),
                             op,
                         };
-                        let posted = self.victim.post_remote(conn, work);
-                        assert!(posted.is_ok(), "{posted:?}");
+                        self.victim.post(conn, Work::Remote(work));
                     }
                 } else if let TransportEvent::Reset { conn } = event {
-                    self.victim.close(conn);
+                    self.victim.close(conn, Close::Gracefully);
                 }
             }
         }

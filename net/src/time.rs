@@ -16,4 +16,17 @@ impl NicTime {
                 .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
         )
     }
+
+    /// The earliest of several times, if there are any.
+    #[inline]
+    pub fn earliest<const N: usize>(times: [Option<NicTime>; N]) -> Option<NicTime> {
+        let mut first = None;
+        for time in times {
+            first = match (first, time) {
+                (Some(a), Some(b)) => Some(NicTime::min(a, b)),
+                (a, b) => a.or(b),
+            };
+        }
+        first
+    }
 }

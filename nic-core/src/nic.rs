@@ -518,7 +518,7 @@ impl Nic {
                 SessionInfo {
                     id,
                     state,
-                    transport: t.map(|t| transports[t].name()),
+                    transport: t.map(|t| transports[t].caps().name),
                     local: s.local.map(Into::into),
                     peer: s.peer.map(|peer| c.streams.network.shown(peer)),
                     tx_bytes: s.tx_bytes,

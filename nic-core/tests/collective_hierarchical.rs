@@ -4,7 +4,7 @@ use crate::collective_support;
 
 use collective_support::{Call, Rng, Wire, World};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
-use ringbell_nic_core::collective::CollectiveSettings;
+use ringbell_nic_core::collective::{CollectiveSettings, HostRanks};
 use ringbell_onc_engines::program::Layout;
 
 use crate::collective_doubling::serial;
@@ -12,9 +12,9 @@ use crate::collectives::small;
 
 const OUT: u64 = 1 << 20;
 
-fn on_hosts(host_ranks: u32) -> CollectiveSettings {
+fn on_hosts(host_ranks: impl Into<HostRanks>) -> CollectiveSettings {
     CollectiveSettings {
-        host_ranks,
+        host_ranks: host_ranks.into(),
         ..small()
     }
 }
@@ -65,18 +65,24 @@ fn random_elements_have_the_bits_of_the_serial_model() {
     ];
     let mut rng = Rng(85);
     let mut any = |below: usize| rng.next() as usize % below;
-    for (wire, hosts, each) in [
-        (Wire::Local, 2, 2),
-        (Wire::Rdma, 3, 2),
-        (Wire::LossyRdma(2, 9), 2, 3),
-        (Wire::Local, 5, 1),
-        (Wire::Tcp, 1, 4),
-        (Wire::Lossy(2, 5), 4, 2),
-        (Wire::Local, 3, 4),
-        (Wire::Local, 2, 7),
+    for (wire, hosts) in [
+        (Wire::Local, &[0, 0, 1, 1][..]),
+        (Wire::Rdma, &[0, 0, 1, 1, 2, 2]),
+        (Wire::LossyRdma(2, 9), &[0, 0, 0, 1, 1, 1]),
+        (Wire::Local, &[0, 1, 2, 3, 4]),
+        (Wire::Tcp, &[0; 4]),
+        (Wire::Lossy(2, 5), &[0, 0, 1, 1, 2, 2, 3, 3]),
+        (Wire::Local, &[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]),
+        (Wire::Local, &[0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
+        // Hosts with different numbers of ranks, and ranks that are mixed.
+        (Wire::LossyRdma(2, 4), &[0, 0, 0, 1, 1, 2, 2, 2, 2]),
+        (Wire::Lossy(2, 8), &[0, 1, 1, 1, 1, 2, 2]),
+        (Wire::Local, &[0, 0, 0, 0, 0, 1]),
+        (Wire::Rdma, &[0, 1, 0, 2, 1, 0]),
     ] {
-        let ranks = hosts * each;
-        let mut w = World::new(ranks, wire, &on_hosts(each as u32));
+        let ranks = hosts.len();
+        let on = HostRanks::of_hosts(hosts);
+        let mut w = World::new(ranks, wire, &on_hosts(on.clone()));
         for kind in kinds.into_iter().cycle().take(40) {
             let dtype = DataType::ALL[any(DataType::ALL.len())];
             let takes: Vec<_> = ReduceOp::ALL.iter().filter(|op| op.takes(dtype)).collect();
@@ -87,7 +93,7 @@ fn random_elements_have_the_bits_of_the_serial_model() {
             let call = Call::new(kind, count as u64).of(dtype, op);
             let call = call.algo(Algorithm::Hierarchical).root(root as u32);
             let what = format!(
-                "{wire:?}, {hosts} hosts of {each}: {kind:?} to {root}, {count} {dtype:?} {op:?}, in place {is_in_place}"
+                "{wire:?}, hosts {on}: {kind:?} to {root}, {count} {dtype:?} {op:?}, in place {is_in_place}"
             );
             let blocks = if kind == K::ReduceScatter { ranks } else { 1 };
             let sources: Vec<_> = (0..ranks)

@@ -15,7 +15,7 @@ use iwarp_support::*;
 use nic_support::{iwarp_hosts, Driven, Setup, TempDir};
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::Status;
-use ringbell_nic_core::transport::{RecvWork, Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, RecvWork, Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, ConnId, NicTime, Owner, WorkToken};
 use ringbell_nic_core::wire::iwarp::ddp::{Header, Opcode, Place};
 use ringbell_nic_core::wire::iwarp::session::{Answer, Credit, Kind};
@@ -127,7 +127,7 @@ fn a_connection_cut_in_the_middle_of_a_unit_announces_nothing_of_it() {
         let end = nic.until(|n| n.side.received(2));
         assert_eq!(end, (Status::ConnectionReset, 5), "cut at {cut}");
         nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
-        nic.side.transport.abort(conn);
+        nic.side.transport.close(conn, Close::Now);
     }
     nic.still_serves();
 }
@@ -150,7 +150,8 @@ fn a_peer_that_sends_more_than_its_credit_is_ended() {
     }
     nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
     let want = Reason::NoBuffer;
-    assert_eq!(nic.side.transport.reset_status(conn).1, want.detail());
+    let state = nic.side.transport.conn_state(conn);
+    assert_eq!(state.map(|c| c.reset.1), Some(want.detail()));
     // Credit for bytes that were never sent, or less than before.
     for credit in [(1, 0, false), (0, 0, true)] {
         let (mut peer, conn) = nic.peer();
@@ -165,7 +166,7 @@ fn a_peer_that_sends_more_than_its_credit_is_ended() {
         nic.side.recv(conn, 1, into, false);
         let end = nic.until(|n| n.side.received(1));
         assert_eq!(end, (Status::ConnectionReset, 0));
-        nic.side.transport.abort(conn);
+        nic.side.transport.close(conn, Close::Now);
     }
     nic.still_serves();
 }
@@ -188,8 +189,9 @@ fn a_terminate_message_of_the_peer_is_the_detail_of_what_ends_by_it() {
         let unit = unit_of(&Header::whole(Opcode::Terminate, 1), &message);
         peer.write(&unit);
         nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
-        assert_eq!(nic.side.transport.reset_status(conn).1, reason.detail());
-        nic.side.transport.abort(conn);
+        let state = nic.side.transport.conn_state(conn);
+        assert_eq!(state.map(|c| c.reset.1), Some(reason.detail()));
+        nic.side.transport.close(conn, Close::Now);
     }
     nic.still_serves();
 }

@@ -7,7 +7,7 @@ use crate::transport_support::random;
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
 use ringbell_nic_core::transport::{
-    Payload, RemoteOp, RemoteWork, Signal, Transport, TransportEvent,
+    Close, Payload, RemoteOp, RemoteWork, Signal, Transport, TransportEvent, Work,
 };
 use ringbell_nic_core::types::{Buffer, ConnId, WorkToken};
 use ringbell_nic_core::wire::iwarp::ddp::{Header, Opcode, Place};
@@ -424,7 +424,7 @@ fn a_put_that_is_cut_in_the_middle_sets_no_signal() {
         drop(peer);
         nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
         assert_eq!(nic.side.dma.bytes(memory)[72_000..72_008], before, "{cut}");
-        nic.side.transport.abort(conn);
+        nic.side.transport.close(conn, Close::Now);
         nic.still_serves();
     }
 }
@@ -437,8 +437,7 @@ fn post(nic: &mut Nic, conn: ConnId, token: u64, op: RemoteOp) {
         va: GpuVa(0x1_0000_0000),
         op,
     };
-    let posted = nic.side.transport.post_remote(conn, work);
-    assert_eq!(posted, Ok(()));
+    nic.side.transport.post(conn, Work::Remote(work));
 }
 
 /// How it has ended: status, bytes and detail.
@@ -580,7 +579,7 @@ fn a_get_that_is_cut_in_the_middle_ends_by_name() {
         drop(peer);
         let end = nic.until(|n| ended(n, 1));
         assert_eq!(end, (Status::ConnectionReset, 0, 0), "cut at {cut}");
-        nic.side.transport.abort(conn);
+        nic.side.transport.close(conn, Close::Now);
     }
 }
 

@@ -92,6 +92,7 @@ mod tcp_refused;
 mod tcp_routes;
 mod tcp_scapy;
 mod tcp_windows;
+mod transport_caps;
 mod transport_conformance;
 mod udp;
 mod wrong_hops;

@@ -9,7 +9,7 @@ use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Arrived, Capabilities, Checksums, Port, PortCounters};
-use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
+use ringbell_nic_core::transport::{deliver, PacketTransport, Takers, Then};
 use ringbell_nic_core::types::NicTime;
 use transport_support::{MockDma, Rng, IP_A, IP_B};
 
@@ -31,10 +31,7 @@ impl Taker {
 }
 
 impl PacketTransport for Taker {
-    fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
+    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> Then {
         let payload = match &packet.headers {
             Headers::Tcp(seg) => {
                 assert_eq!(self.protocol, Protocol::Tcp);
@@ -48,7 +45,7 @@ impl PacketTransport for Taker {
         };
         assert_eq!(self.got.len() as u32, self.answers, "answered in between");
         self.got.push_back((packet.from, payload.to_vec()));
-        true
+        Then::Answer
     }
     fn answer(&mut self, _: NicTime, _: &mut Network) {
         self.answers += 1;
@@ -260,17 +257,13 @@ struct Damaged {
 }
 
 impl PacketTransport for Damaged {
-    fn protocol(&self) -> Protocol {
-        Protocol::Roce
-    }
-    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
+    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> Then {
         if let Headers::Udp(d) = &packet.headers {
             assert!(d.payload_at <= d.end && d.end <= packet.frame.len());
             self.got += 1;
         }
-        false
+        Then::Next
     }
-    fn answer(&mut self, _: NicTime, _: &mut Network) {}
     fn resolved(&mut self, _: usize, _: Resolved) {}
     fn refused(&mut self, _: NicTime, _: Refused, _: &Network) {}
 }

@@ -11,7 +11,7 @@ use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
 use ringbell_nic_abi::{RoceOpcode, Status};
 use ringbell_nic_core::network::{is_short_name, Network};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::{ConnId, NicTime};
 use ringbell_nic_core::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
 use ringbell_nic_core::wire::roce::extended::Deth;
@@ -73,7 +73,7 @@ fn connect(from: &mut Side, now: NicTime, name: Ipv4Addr) -> ConnId {
 
 /// The IPv6 address of a connection's peer.
 fn peer(of: &Side, conn: ConnId) -> Option<Ipv6Addr> {
-    let (_, peer) = of.transport.endpoints(conn)?;
+    let peer = of.transport.conn_state(conn)?.peer;
     assert!(is_short_name(*peer.ip()));
     of.net.behind_short_name(*peer.ip())
 }
@@ -100,7 +100,7 @@ fn nics_reach_each_other_by_ipv6_addresses_and_tell_the_peers() {
     there.check(&p.a, &p.b);
     back.check(&p.b, &p.a);
     // By the name that its request has made here, the first one is reached as well.
-    let (_, heard) = p.b.transport.endpoints(b).expect("open");
+    let heard = p.b.transport.conn_state(b).expect("open").peer;
     p.a.transport.listen(SERVICE, 4).expect("a free port");
     let second = connect(&mut p.b, p.now, *heard.ip());
     p.until(MINUTE, |p| {
@@ -109,10 +109,10 @@ fn nics_reach_each_other_by_ipv6_addresses_and_tell_the_peers() {
     let accepted = p.until(MINUTE, |p| p.a.incoming());
     assert_eq!(peer(&p.a, accepted), Some(host(2)));
     for conn in [a, accepted] {
-        p.a.transport.close(conn);
+        p.a.transport.close(conn, Close::Gracefully);
     }
     for conn in [b, second] {
-        p.b.transport.close(conn);
+        p.b.transport.close(conn, Close::Gracefully);
     }
     p.until(MINUTE, |p| {
         (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())

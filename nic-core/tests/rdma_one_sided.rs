@@ -15,7 +15,7 @@ use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::{
-    Payload, RemoteOp, RemoteWork, Signal, Transport, TransportEvent,
+    Close, Payload, RemoteOp, RemoteWork, Signal, Transport, TransportEvent, Work,
 };
 use ringbell_nic_core::types::{Buffer, ConnId, NicTime, WorkToken};
 use transport_support::rdma::{Pair, Side};
@@ -206,7 +206,7 @@ impl Direction {
             va: GpuVa(va),
             op,
         };
-        side.transport.post_remote(self.conn, work).unwrap(); // rdma has them
+        side.transport.post(self.conn, Work::Remote(work));
     }
 
     /// Checks what has ended. `true`: everything.
@@ -328,7 +328,7 @@ fn operations_are_executed_once_and_in_order_over_thousands_of_bad_wires() {
         flow.check(&p.a, &p.b);
         assert!(memory(&p.b) == there.model, "seed {seed}: memory of b");
         assert!(memory(&p.a) == back.model, "seed {seed}: memory of a");
-        p.a.transport.abort(there.conn);
+        p.a.transport.close(there.conn, Close::Now);
         p.until(MINUTE, |p| (p.a.transport.connections() == 0).then_some(()));
         let n = p.a.transport.counters();
         all[0] += n.repeated;
@@ -352,7 +352,7 @@ fn post(side: &mut Side, conn: ConnId, token: u64, (key, va): (u32, u64), op: Re
         va: GpuVa(va),
         op,
     };
-    side.transport.post_remote(conn, work).unwrap(); // rdma has them
+    side.transport.post(conn, Work::Remote(work));
 }
 
 #[test]

@@ -17,9 +17,10 @@ use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::{
     Arrived, Batch, Capabilities, Destination, Port, PortCounters, RefusedBy,
 };
-use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig};
+use ringbell_nic_core::transport::rdma::RdmaConfig;
+use ringbell_nic_core::transport::Icrc;
 use ringbell_nic_core::transport::{
-    Payload, RecvWork, SendWork, Target, Transport, TransportEvent,
+    Close, Payload, RecvWork, SendWork, Target, Transport, TransportEvent, Work,
 };
 use ringbell_nic_core::types::{NicTime, Owner, WorkToken};
 use transport_support::rdma::{config, Pair, Side};
@@ -79,8 +80,8 @@ fn carry(p: &mut Pair, bytes: usize) {
     });
     there.check(&p.a, &p.b);
     back.check(&p.b, &p.a);
-    p.a.transport.close(a);
-    p.b.transport.close(b);
+    p.a.transport.close(a, Close::Gracefully);
+    p.b.transport.close(b, Close::Gracefully);
     p.until(MINUTE, |p| {
         (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())
     });
@@ -305,7 +306,7 @@ fn written_messages_are_received_in_place_between_foreign_packets() {
             foreign
                 .send_to(&[0x5a; 9_000], receiver)
                 .expect("the loopback");
-            p.a.transport.post_write(a, work, to);
+            p.a.transport.post(a, Work::Write(work, to));
             let done = p.until(MINUTE, |p| p.b.received(1));
             assert_eq!(done, (Status::Ok, data.len() as u64));
             assert_eq!(p.until(MINUTE, |p| p.a.sent(2)).0, Status::Ok);
@@ -396,7 +397,7 @@ fn a_written_receive_in_use_keeps_what_its_memory_holds_until_it_begins() {
             offset: 0,
             last: true,
         };
-        p.a.transport.post_write(a, work, to);
+        p.a.transport.post(a, Work::Write(work, to));
         let done = p.until(MINUTE, |p| p.b.received(1));
         assert_eq!(done, (Status::Ok, data.len() as u64));
         assert!(p.b.dma.bytes(into) == data);

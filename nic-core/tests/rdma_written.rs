@@ -7,7 +7,7 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::{
-    Payload, RecvWork, SendWork, Target, Transport, TransportEvent,
+    Close, Payload, RecvWork, SendWork, Target, Transport, TransportEvent, Work,
 };
 use ringbell_nic_core::types::{Buffer, ConnId, Owner, WorkToken};
 use transport_support::rdma::{Pair, Side};
@@ -32,7 +32,7 @@ fn write(side: &mut Side, conn: ConnId, token: u64, buffer: Buffer, to: Target) 
         payload: Payload::Memory(buffer),
         push: true,
     };
-    side.transport.post_write(conn, work, to);
+    side.transport.post(conn, Work::Write(work, to));
 }
 
 fn whole(key: u32) -> Target {
@@ -237,7 +237,7 @@ fn a_cancelled_receive_is_not_written_and_the_connection_goes_on() {
         // The ends of a connection end the others.
         let third = p.b.dma.region(vec![0; 100]);
         expose(&mut p.b, b, 3, third);
-        p.b.transport.close(b);
+        p.b.transport.close(b, Close::Gracefully);
         p.until(MINUTE, |p| p.a.has(TransportEvent::PeerClosed { conn: a }));
         assert_eq!(p.b.received(3), Some((Status::NotConnected, 0)));
     }

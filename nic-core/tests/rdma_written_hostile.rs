@@ -10,7 +10,7 @@ use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_abi::{RoceOpcode, Status};
 use ringbell_nic_core::port::{Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::{
-    Payload, RecvWork, SendWork, Target, Transport, TransportEvent,
+    Close, Payload, RecvWork, SendWork, Target, Transport, TransportEvent, Work,
 };
 use ringbell_nic_core::types::{Buffer, NicTime, Owner, WorkToken};
 use ringbell_nic_core::wire::roce::icrc::{icrc, Flow};
@@ -243,7 +243,7 @@ fn lying_writes_touch_no_byte_beside_the_receives_and_each_receive_ends_once() {
                 offset: 0,
                 last: true,
             };
-            p.a.transport.post_write(a, work, to);
+            p.a.transport.post(a, Work::Write(work, to));
         }
         // One of them is cancelled on the way: from then on it is not written.
         let cancels = rng.below(3) == 0;
@@ -257,7 +257,7 @@ fn lying_writes_touch_no_byte_beside_the_receives_and_each_receive_ends_once() {
         p.run(MINUTE);
         resets += u32::from(p.b.has(TransportEvent::Reset { conn: b }).is_some());
         // What lies may have kept open ends with the connection.
-        p.b.transport.close(b);
+        p.b.transport.close(b, Close::Gracefully);
         p.run(10 * MINUTE);
         for (i, (at, len)) in into.iter().zip(lens).enumerate() {
             let token = 10 + i as u64;

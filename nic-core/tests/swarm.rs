@@ -8,7 +8,10 @@
 #![allow(clippy::disallowed_methods)] // The time in which `at_random` runs, and new seeds.
 
 mod clocks;
+mod drawn;
+mod failing;
 mod groups;
+mod merging;
 mod model;
 mod operations;
 mod plan;

@@ -12,7 +12,7 @@ use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::tcp::TcpConfig;
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, NicTime, WorkToken};
 use transport_support::*;
 
@@ -179,7 +179,7 @@ fn half_close_in_both_directions() {
     // a sends and shuts down; b sees the bytes, then the end, and can still answer.
     let hello = p.a.dma.region(random(1, 100_000));
     p.a.send(a, 1, hello);
-    p.a.transport.shutdown(a);
+    p.a.transport.close(a, Close::Sending);
     let whole = p.b.dma.region(vec![0; 100_000]);
     let more = p.b.dma.region(vec![0; 10]);
     p.b.recv(b, 2, whole, false);
@@ -200,15 +200,15 @@ fn half_close_in_both_directions() {
     let got = p.a.dma.region(vec![0; 400_000]);
     p.a.recv(a, 6, got, false);
     p.run(MINUTE / 60);
-    p.b.transport.shutdown(b);
+    p.b.transport.close(b, Close::Sending);
     // The end comes before the buffer is full: what came is reported.
     assert_eq!(
         p.until(MINUTE, |p| p.a.received(6)),
         (Status::EndOfStream, 300_000)
     );
     assert!(p.a.dma.bytes(got)[..300_000] == *p.b.dma.bytes(answer));
-    p.a.transport.close(a);
-    p.b.transport.close(b);
+    p.a.transport.close(a, Close::Gracefully);
+    p.b.transport.close(b, Close::Gracefully);
     p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
     p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
     // TIME-WAIT ends by itself, and nothing is left.
@@ -226,7 +226,7 @@ fn close_delivers_queued_bytes() {
     let waiting = p.a.dma.region(vec![0; 8]);
     p.a.send(a, 1, data);
     p.a.recv(a, 2, waiting, false);
-    p.a.transport.close(a);
+    p.a.transport.close(a, Close::Gracefully);
     assert_eq!(
         p.until(MINUTE, |p| p.a.received(2)),
         (Status::NotConnected, 0)
@@ -237,7 +237,7 @@ fn close_delivers_queued_bytes() {
     assert_eq!(p.until(MINUTE, |p| p.a.sent(1)), (Status::Ok, 2 << 20));
     assert!(p.b.dma.bytes(got) == p.a.dma.bytes(data));
     p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
-    assert!(p.a.transport.endpoints(a).is_none());
+    assert!(p.a.transport.conn_state(a).is_none());
     // The orphan that a left behind answers data with a reset.
     let late = p.b.dma.region(vec![1; 100]);
     p.b.send(b, 4, late);
@@ -264,8 +264,8 @@ fn abort_resets_the_peer() {
         },
         false,
     );
-    p.a.transport.abort(a);
-    assert!(p.a.transport.endpoints(a).is_none());
+    p.a.transport.close(a, Close::Now);
+    assert!(p.a.transport.conn_state(a).is_none());
     p.until(MINUTE, |p| p.b.has(TransportEvent::Reset { conn: b }));
     assert_eq!(p.b.received(1), Some((Status::ConnectionReset, 0)));
     let (status, bytes) = p.b.sent(2).expect("the send retired");
@@ -275,7 +275,7 @@ fn abort_resets_the_peer() {
         p.until(MINUTE, |p| p.b.received(4)),
         (Status::ConnectionReset, 0)
     );
-    p.b.transport.close(b);
+    p.b.transport.close(b, Close::Gracefully);
     p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
     p.until(MINUTE, |p| {
         (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())
@@ -648,8 +648,8 @@ fn a_thousand_connections_take_turns() {
         p.until(MINUTE, |p| p.a.has(TransportEvent::Connected { conn: a }));
         let b = p.until(MINUTE, |p| p.b.incoming());
         assert_eq!(
-            p.a.transport.endpoints(a).map(|(l, r)| (r, l)),
-            p.b.transport.endpoints(b)
+            p.a.transport.conn_state(a).map(|c| (c.peer, c.local)),
+            p.b.transport.conn_state(b).map(|c| (c.local, c.peer))
         );
         up.insert(a, b);
     }
@@ -689,9 +689,9 @@ fn a_full_table_is_reported_and_time_wait_gives_way() {
         p.a.transport.connect(p.now, remote, NicTime(u64::MAX)),
         Err(Status::NoResources)
     );
-    p.a.transport.close(first.0);
+    p.a.transport.close(first.0, Close::Gracefully);
     p.run(100_000);
-    p.b.transport.close(first.1);
+    p.b.transport.close(first.1, Close::Gracefully);
     p.until(MINUTE, |p| {
         p.a.has(TransportEvent::Closed { conn: first.0 })
     });
@@ -749,7 +749,7 @@ fn a_peer_that_vanishes_is_detected() {
     assert_eq!(alone(&mut p, 1), (Status::ConnectionReset, 0));
     p.a.has(TransportEvent::Reset { conn: a })
         .expect("Reset was reported");
-    p.b.transport.abort(b);
+    p.b.transport.close(b, Close::Now);
 
     // Without keep-alive it is noticed when there is something to send.
     let mut p = Pair::mem(1500, Checksums::Omitted);

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use proptest::prelude::{any, prop, proptest};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port};
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::NicTime;
 use ringbell_nic_core::wire::control::{echo_reply, Arp};
 use ringbell_nic_core::wire::frame::{classify, set_acknowledgement, set_sequence, Frame};
@@ -137,13 +137,13 @@ fn a_transport_survives_hostile_frames() {
         let src = p.a.dma.region(random(round, 5_000));
         p.a.send(a, 3, src);
         if rng.below(3) == 0 {
-            p.b.transport.shutdown(b);
+            p.b.transport.close(b, Close::Sending);
         }
         for (remote_port, flags, seq, ack) in [
             (4000u16, 0x02u8, 1u32, 0u32), // SYN of an unknown sender
             (4001, 0x10, 2, 3),            // ACK of no connection
             (
-                p.a.transport.endpoints(a).map_or(1, |(l, _)| l.port()),
+                p.a.transport.conn_state(a).map_or(1, |c| c.local.port()),
                 0x18,
                 4,
                 5,
@@ -250,10 +250,10 @@ fn live_connections_with_mutated_segments_never_panic() {
                 p.b.recv(b, 3, room, true);
             }
             if turn == 150 {
-                p.a.transport.shutdown(a);
+                p.a.transport.close(a, Close::Sending);
             }
             if turn == 300 {
-                p.a.transport.close(a);
+                p.a.transport.close(a, Close::Gracefully);
             }
         }
         assert!(started <= 400);

@@ -10,7 +10,7 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::{MemPort, MemSwitch};
 use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::{ConnId, NicTime};
 use transport_support::raw::{drain, Hand, Raw, Segment, ACK, FIN, OPTIONS, RST, SYN};
 use transport_support::*;
@@ -420,10 +420,10 @@ fn a_peer_that_starts_again_reuses_its_port() {
             old.next = old.next.wrapping_add(1);
         }
         if closes {
-            w.nic.transport.close(old.conn);
+            w.nic.transport.close(old.conn, Close::Gracefully);
         }
         if shuts {
-            w.nic.transport.shutdown(old.conn);
+            w.nic.transport.close(old.conn, Close::Sending);
         }
         w.run(MS);
         // The new program has no state of the old one, and draws a number below the old one's.
@@ -442,7 +442,7 @@ fn a_peer_that_starts_again_reuses_its_port() {
         let new = w.connect(4000, 500);
         assert_ne!(new.conn, old.conn);
         // Giving the old one back takes nothing from the new one.
-        w.nic.transport.close(old.conn);
+        w.nic.transport.close(old.conn, Close::Gracefully);
         w.run(MS);
         w.nic.events.clear();
         let mut new = new;
@@ -555,7 +555,7 @@ fn a_half_open_handshake_ends_by_the_exact_reset_only() {
 fn into_time_wait(w: &mut Raw) -> Hand {
     let mut hand = w.connect(4000, 1 << 20);
     assert_lives(w, &mut hand);
-    w.nic.transport.close(hand.conn);
+    w.nic.transport.close(hand.conn, Close::Gracefully);
     let got = w.run(MS);
     assert!(got.iter().any(|s| s.flags & FIN != 0), "{got:?}");
     hand.expected = hand.expected.wrapping_add(1);
@@ -630,7 +630,7 @@ fn a_reset_while_closing_is_reported_once_and_in_order() {
         if len > 0 {
             w.nic.send(hand.conn, 7, data);
         }
-        w.nic.transport.close(hand.conn);
+        w.nic.transport.close(hand.conn, Close::Gracefully);
         w.run(MS);
         w.nic
             .events
@@ -655,8 +655,8 @@ fn a_reset_while_closing_is_reported_once_and_in_order() {
         assert_eq!(w.nic.transport.connections(), 0);
         let got = w.say(&hand.segment(ACK, 0, 0));
         assert_eq!((got.len(), got[0].flags), (1, RST));
-        w.nic.transport.close(hand.conn);
-        w.nic.transport.abort(hand.conn);
+        w.nic.transport.close(hand.conn, Close::Gracefully);
+        w.nic.transport.close(hand.conn, Close::Now);
         w.run(MS);
         assert!(w.nic.events.is_empty(), "{:?}", w.nic.events);
     }
@@ -668,7 +668,7 @@ fn a_reset_behind_the_last_byte_takes_nothing_from_the_reader() {
     // later window update meets a reset (RFC 1337), which may be received together with the FIN.
     let mut w = Raw::new();
     let mut hand = w.connect(4000, 1000);
-    w.nic.transport.shutdown(hand.conn);
+    w.nic.transport.close(hand.conn, Close::Sending);
     let got = w.run(MS);
     assert!(got.iter().any(|s| s.flags & FIN != 0), "{got:?}");
     hand.expected = hand.expected.wrapping_add(1);
@@ -701,7 +701,7 @@ fn a_segment_after_its_connection_was_removed_reaches_no_other() {
     assert_lives(&mut w, &mut second);
     // The last one looked up, then removed.
     assert_lives(&mut w, &mut first);
-    w.nic.transport.abort(first.conn);
+    w.nic.transport.close(first.conn, Close::Now);
     w.run(MS);
     assert_eq!(w.nic.transport.connections(), 1);
     // In one step: a late segment, a connection in the same place, and a late segment again.

@@ -18,7 +18,7 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{Arrived, MacAddr, Port as _};
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, NicTime};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, UdpPacket};
 use transport_support::live::{missing, ok, run, tap, Live, Namespace, HOST, NIC, PATIENCE};
@@ -147,7 +147,7 @@ fn bytes_arrive(offloads: bool) {
         .stdout;
     let _ = std::fs::remove_file(file);
     nic.send_all(conn, data);
-    nic.side.transport.shutdown(conn);
+    nic.side.transport.close(conn, Close::Sending);
     let answer = nic.read_to_end(conn, 1000);
     assert_eq!(answer, sum[..64]);
     nic.close(conn);
@@ -215,13 +215,15 @@ fn tshark_finds_nothing_wrong_in_a_capture_of_long_frames() {
 /// The packets of TCP in a capture of a transfer.
 fn captured(offloads: bool) -> usize {
     let ns = Namespace::new();
-    let capture = temp("capture.pcapng");
+    // Tests of one process may run at once.
+    let of = |name: &str| temp(&format!("{name}-{offloads}"));
+    let capture = of("capture.pcapng");
     let sink = BufWriter::new(File::create(&capture).expect("the temporary folder is writable"));
     let epoch = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     let port = Capture::new(Box::new(tap(&ns, offloads)), sink, epoch);
     let port = port.expect("a new file can be written");
     let mut nic = Live::new(Box::new(port), NIC);
-    let file = temp("captured");
+    let file = of("captured");
     std::fs::write(&file, random(3, 1 << 20)).expect("room in the temporary folder");
     let path = file.to_string_lossy().into_owned();
     echo(&mut nic, || ns.python(CLIENT, &[&path, &NIC.to_string()]));
@@ -325,7 +327,7 @@ fn carries(
             let conn = nic.connect(SocketAddrV4::new(NIC, 7000));
             during(&mut nic);
             nic.send_all(conn, data.to_vec());
-            nic.side.transport.shutdown(conn);
+            nic.side.transport.close(conn, Close::Sending);
             let answer = nic.read_to_end(conn, data.len() + 1);
             nic.close(conn);
             (answer, nic.side.port().capabilities().mtu)

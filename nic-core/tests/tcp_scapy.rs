@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ringbell_nic_abi::Status;
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, ConnId};
 use transport_support::live::{missing, run, tap, Live, Namespace, NIC};
 use transport_support::PORT;
@@ -63,7 +63,7 @@ impl Echo {
                 } => nic.side.recv(conn, 1, self.open[&conn], true),
                 // The peer's end, a reset, or what follows from one.
                 TransportEvent::RecvDone { conn, .. } | TransportEvent::Reset { conn } => {
-                    nic.side.transport.close(conn);
+                    nic.side.transport.close(conn, Close::Gracefully);
                 }
                 _ => {}
             }

@@ -12,9 +12,10 @@ use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::{Checksums, Port};
-use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig, RdmaTransport};
+use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
+use ringbell_nic_core::transport::Icrc;
 use transport_rules::Subject;
 
 fn local() -> Option<Subject<Host>> {

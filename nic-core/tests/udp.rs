@@ -14,7 +14,7 @@ use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::udp::{UdpConfig, UdpConfigError, UdpTransport};
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, ConnId, NicTime};
 use ringbell_nic_core::wire::accl::{
     Credit, End, Gap, Kind, Signature, Terms, ACCL_UDP_PORT, SIGNATURE_BYTES,
@@ -72,9 +72,9 @@ fn both_ways(p: &mut Pair, (a, b): (ConnId, ConnId), len: usize, seed: u64) {
 }
 
 fn close(p: &mut Pair, (a, b): (ConnId, ConnId)) {
-    p.a.transport.close(a);
+    p.a.transport.close(a, Close::Gracefully);
     p.until(MINUTE, |p| p.b.has(TransportEvent::PeerClosed { conn: b }));
-    p.b.transport.close(b);
+    p.b.transport.close(b, Close::Gracefully);
     p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
     p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
     p.until(2 * MINUTE, |p| {
@@ -97,7 +97,7 @@ fn every_byte_arrives_over_wires_that_lose_nothing() {
         let ends = p.connect(7000);
         both_ways(&mut p, ends, 300_001, seed);
         p.run(600 * MS);
-        assert_eq!(p.a.transport.undelivered(ends.0), 0);
+        assert_eq!(p.a.transport.conn_state(ends.0).unwrap().undelivered, 0); // not closed
         close(&mut p, ends);
         for side in [&p.a, &p.b] {
             let n = side.transport.counters();
@@ -336,7 +336,7 @@ fn a_gap_is_named_to_both_ends_and_keeps_what_came_before_it() {
         raw.nic.send(conn, 3, to);
         raw.step(0);
         assert_eq!(ended(&mut raw), Some((Status::ConnectionReset, 0, detail)));
-        assert_eq!(raw.nic.transport.reset_status(conn).1, detail);
+        assert_eq!(raw.nic.transport.conn_state(conn).unwrap().reset.1, detail);
         // The reset was lost: a question gets it again, and so does a message after the session was
         // freed.
         let is_named = |got: Vec<(Signature, Vec<u8>)>| {
@@ -345,7 +345,7 @@ fn a_gap_is_named_to_both_ends_and_keeps_what_came_before_it() {
         };
         raw.send(end, got, Kind::Probe(credit(next)), b"");
         is_named(raw.got());
-        raw.nic.transport.close(conn);
+        raw.nic.transport.close(conn, Close::Gracefully);
         raw.step(0);
         assert!(raw.nic.has(TransportEvent::Closed { conn }).is_some());
         assert_eq!(raw.nic.transport.connections(), 0);

@@ -139,6 +139,7 @@ fn rdma(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenE
         watch: options.tcp_watch,
         give_up: options.peer_timeout,
         congestion: options.congestion,
+        udp_ports: options.rdma_udp_ports,
         connections: options.limits.max_sessions,
         icrc: options.icrc,
         seed: seed(options)?,
@@ -164,8 +165,8 @@ fn iwarp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, Open
         rx_buffer: options.tcp_buffer,
         give_up: options.peer_timeout,
         connections: options.limits.max_sessions,
+        crc: options.icrc,
         seed: seed(options)?,
-        ..IwarpConfig::default()
     };
     Ok(Box::new(IwarpTransport::new(net, config)?))
 }

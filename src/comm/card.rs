@@ -1,9 +1,9 @@
 //! Description of a rank's NIC, exchanged by the ranks when a job begins.
 
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use ringbell_job::{BootstrapError, Round};
+use ringbell_nic_core::collective::HostRanks;
 
 use super::agreement::Agreed;
 use super::CollectiveError;
@@ -163,19 +163,9 @@ pub(super) fn decode_all(round: &Round) -> Result<(Vec<Card>, Vec<Agreed>), Coll
     Ok(round.parts.iter().map(both).collect::<Result<_, _>>()?)
 }
 
-/// Consecutive ranks that each host has; 0 where hosts differ in that, or their ranks are mixed.
-pub(super) fn host_ranks(peers: &[Peer]) -> u32 {
-    let hosts: Vec<_> = peers.chunk_by(|a, b| a.host == b.host).collect();
-    let each = hosts.first().map_or(0, |ranks| ranks.len());
-    let mut seen = HashSet::new();
-    let alike = hosts
-        .iter()
-        .all(|h| h.len() == each && seen.insert(h[0].host));
-    if alike {
-        each as u32
-    } else {
-        0
-    }
+/// Which ranks share a host, by the hosts' numbers.
+pub(super) fn host_ranks(peers: &[Peer]) -> HostRanks {
+    HostRanks::of_hosts(peers.iter().map(|p| p.host))
 }
 
 /// Standby addresses of the ranks, in order. Empty when a rank of another machine has only its
@@ -273,20 +263,15 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_hosts_count_where_each_host_has_as_many_in_a_row() {
-        let ranks = |hosts: &[u64]| {
+    fn ranks_share_a_host_whose_number_is_the_same() {
+        let of = |hosts: &[u64]| {
             let address = card(1, TCP, 0).address;
             let peers: Vec<_> = hosts.iter().map(|&host| Peer { address, host }).collect();
             host_ranks(&peers)
         };
-        assert_eq!(ranks(&[]), 0);
-        assert_eq!(ranks(&[7]), 1);
-        assert_eq!(ranks(&[7, 7, 7]), 3);
-        assert_eq!(ranks(&[7, 8, 9]), 1);
-        assert_eq!(ranks(&[7, 7, 3, 3, 9, 9]), 2);
-        assert_eq!(ranks(&[7, 7, 3, 3, 9]), 0, "hosts differ");
-        assert_eq!(ranks(&[7, 3, 7, 3]), 0, "dealt out");
-        assert_eq!(ranks(&[7, 7, 3, 3, 7, 7]), 0, "two runs of one host");
+        assert_eq!(of(&[7, 7, 3, 3, 9, 9]), HostRanks::from(2));
+        assert_eq!(of(&[7, 7, 3, 3, 9]), HostRanks::of_sizes(&[2, 2, 1]));
+        assert_eq!(of(&[7, 3, 7, 3]), HostRanks::of_hosts([0, 1, 0, 1]));
     }
 
     #[test]

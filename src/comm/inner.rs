@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringbell_job::{BootstrapError, Member};
 use ringbell_nic_abi::Status;
-use ringbell_nic_core::collective::{CommStatus, CommunicatorConfig};
+use ringbell_nic_core::collective::{CommStatus, CommunicatorConfig, HostRanks};
 use ringbell_nic_core::descriptors::{self, Shortages};
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::HostQueue;
@@ -50,10 +50,11 @@ pub(super) struct Inner {
     pub(super) blocks: Option<BlockQueues>,
 }
 
-fn host_ranks(options: &CommOptions, peers: &[Peer]) -> u32 {
-    match options.settings.host_ranks {
-        0 => card::host_ranks(peers),
-        set => set,
+fn host_ranks(options: &CommOptions, peers: &[Peer]) -> HostRanks {
+    let set = &options.settings.host_ranks;
+    match *set == HostRanks::default() {
+        true => card::host_ranks(peers),
+        false => set.clone(),
     }
 }
 
@@ -102,8 +103,8 @@ impl Inner {
         Ok(Arc::new(inner))
     }
 
-    /// Consecutive ranks that share a host, as set or as the ranks' cards say; 0: as many on none.
-    pub(super) fn host_ranks(&self) -> u32 {
+    /// Which ranks share a host, as set or as the ranks' cards say.
+    pub(super) fn host_ranks(&self) -> HostRanks {
         host_ranks(&self.options, &self.peers)
     }
 

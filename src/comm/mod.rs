@@ -38,8 +38,8 @@ pub use peers::Peers;
 pub use request::{Done, Request};
 pub use ringbell_nic_abi::{CollectiveKind, WireType};
 pub use ringbell_nic_core::collective::{
-    CollectiveSettings, CommError, CommInfo, CommStatus, Found, MessageError, MessageEvent,
-    MessageId, PeerInfo, Thresholds, Wants, MAX_CONTEXTS, MAX_RANKS,
+    CollectiveSettings, CommError, CommInfo, CommStatus, Found, HostRanks, MessageError,
+    MessageEvent, MessageId, PeerInfo, Thresholds, Wants, MAX_CONTEXTS, MAX_RANKS,
 };
 pub use ringbell_nic_core::message::{Candidate, Protocol, Terms, Traffic};
 pub use stream::Enqueued;

@@ -8,7 +8,9 @@ use ringbell_nic_abi::{
     Rkey, SessionId, WireType,
 };
 
-use ringbell_onc_engines::program::{algorithms, is_strict, Family, GenerateError, Order};
+use ringbell_onc_engines::program::{
+    algorithms, is_strict, Family, GenerateError, HostRanks, Order,
+};
 
 use super::request::After;
 use super::{CollectiveError, Element, Request};
@@ -436,12 +438,12 @@ impl Operation {
         Ok(())
     }
 
-    /// Refuses an algorithm that needs hosts with as many ranks each, where they have not.
+    /// Refuses an algorithm that needs to know which ranks share a host, where that is not known.
     pub(super) fn check_hosts(
         &self,
         defaults: (Algorithm, WireType, Duration),
         ranks: u32,
-        host_ranks: impl FnOnce() -> u32,
+        host_ranks: impl FnOnce() -> HostRanks,
     ) -> Result<(), CollectiveError> {
         if ![self.spec.algo, defaults.0].contains(&Algorithm::Hierarchical) {
             return Ok(());

@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
     where.add_argument(
         "--hosts",
         action="store_true",
-        help="each rank in a network namespace of its own, joined by a bridge: Ringbell by RoCEv2, Open MPI over TCP. Needs root",
+        help="each rank in a network namespace of its own, joined by a bridge: Ringbell as `auto` has it, which is iWARP, and Open MPI over TCP. Needs root",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="where the reports and the pictures go [results beside the peers]"
@@ -114,6 +114,14 @@ def namespaces(count: int) -> Iterator[list[list[str]]]:
 
         for words in ["link set lo up", "link add hub type bridge", f"addr add {HUB}/24 dev hub", "link set hub up"]:
             ip(0, words)
+        # As the preloaded library has it for the peers: the host's default may be bbr.
+        cubic = ["sh", "-c", "echo cubic >/proc/sys/net/ipv4/tcp_congestion_control"]
+        if any(subprocess.run([*of, *cubic], stderr=subprocess.DEVNULL, check=False).returncode for of in enter):
+            default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+            print(
+                f"Ringbell has this host's {default} and the peers cubic: add cubic to the sysctl "
+                "net.ipv4.tcp_allowed_congestion_control, and namespaces may have it"
+            )
         for n in range(1, count + 1):
             ip(0, f"link add port{n} type veth peer name cable netns {holders[n]}")
             ip(0, f"link set port{n} master hub up")
@@ -227,12 +235,14 @@ class Peers:
     def sides(self) -> Iterator[tuple[str, Callable[[], dict], dict]]:
         """What takes turns: the name of its report, its turn, and what the report says of it, of another than Ringbell.
         The first is compared with all others."""
+        # Ranks of several hosts take the port by themselves, and the transport that `auto` has for them.
         own = {"ringbell": ""}
-        if self.network:
-            # Ranks of several hosts take it by themselves.
-            own = {"ringbell-rdma": "--port roce --transport rdma" if not self.hosts else ""}
         if self.options.network:
-            own |= {"ringbell-iwarp": "--port roce --transport iwarp", "ringbell-tcp": "--port udp --transport tcp"}
+            own = {
+                "ringbell-rdma": "--port roce --transport rdma",
+                "ringbell-iwarp": "--port roce --transport iwarp",
+                "ringbell-tcp": "--port udp --transport tcp",
+            }
         for name, flags in own.items():
             yield name, lambda flags=flags: self.ringbell(flags), {}
         none = {"gpu": "none", "port": "none", "progress": "none"}

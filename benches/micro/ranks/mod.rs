@@ -9,7 +9,7 @@ pub mod nic;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-use nic::{Host, Setup, TempDir, BASE};
+use nic::{over_sockets, Host, Setup, TempDir, BASE};
 use ringbell_gtlb::testing::Layout;
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, DataType, Descriptor, GpuVa, Opcode, Status,
@@ -34,19 +34,29 @@ pub fn element(rank: usize, i: usize) -> f32 {
     (i % 1000) as f32 + rank as f32
 }
 
+fn setup(dir: &TempDir, rank: usize) -> Setup {
+    let mut s = Setup::new(dir, rank as u8 + 1);
+    s.memory_bytes = 2 * HALF;
+    s.layout = Layout::Mixed(rank as u64 + 1);
+    s.access.remote_write = true;
+    s
+}
+
 impl World {
     /// Ranks that have met, each with sources of its own.
     pub fn new(ranks: usize) -> World {
         let dir = TempDir::new();
-        let hosts: Vec<_> = (0..ranks)
-            .map(|r| {
-                let mut s = Setup::new(&dir, r as u8 + 1);
-                s.memory_bytes = 2 * HALF;
-                s.layout = Layout::Mixed(r as u64 + 1);
-                s.access.remote_write = true;
-                Host::new(&s)
-            })
-            .collect();
+        let hosts = (0..ranks).map(|r| Host::new(&setup(&dir, r))).collect();
+        World::of(hosts, dir)
+    }
+
+    /// Two ranks that have met by RoCEv2 over plain UDP sockets.
+    pub fn over_sockets() -> World {
+        let dir = TempDir::new();
+        World::of(over_sockets([0, 1].map(|r| setup(&dir, r))).into(), dir)
+    }
+
+    fn of(hosts: Vec<Host>, dir: TempDir) -> World {
         let at = |h: &Host| SocketAddrV4::new(h.nic.config().ip, 7117);
         let peers: Vec<_> = hosts.iter().map(at).collect();
         let make = |(rank, h): (usize, &Host)| {

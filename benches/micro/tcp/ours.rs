@@ -13,7 +13,7 @@ use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::{
-    deliver, Payload, RecvWork, SendWork, Takers, Transport, TransportEvent,
+    deliver, Payload, RecvWork, SendWork, Takers, Transport, TransportEvent, Work,
 };
 use ringbell_nic_core::types::{Buffer, ConnId, NicTime, Owner, WorkToken};
 
@@ -125,8 +125,8 @@ impl Ours {
             buffer,
             some: false,
         };
-        self.b.post_recv(b, recv);
-        self.a.post_send(a, send);
+        self.b.post(b, Work::Receive(recv));
+        self.a.post(a, Work::Send(send));
     }
 
     /// Keeps `messages` of these connections under way, `depth` at a time each; gives bytes and how

@@ -171,7 +171,8 @@ mod tests {
         (c.host_ranks, c.linked_ranks) = (4, 9);
         let o = read(&c).expect("valid");
         assert!(!o.settings.direct && !o.settings.trees);
-        assert_eq!((o.settings.segment_bytes, o.settings.host_ranks), (4096, 4));
+        assert_eq!(o.settings.segment_bytes, 4096);
+        assert_eq!(o.settings.host_ranks, 4.into());
         assert_eq!(o.settings.linked_ranks, 9);
         assert_eq!(o.settings.thresholds.gather_tree, 7);
     }

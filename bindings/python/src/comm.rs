@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ringbell::abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell::abi::CollectiveKind;
-use ringbell::comm::{CollectiveSettings, CommOptions, WireType};
+use ringbell::comm::{CollectiveSettings, CommOptions, HostRanks, WireType};
 use ringbell::{Algorithm, CollectiveError, Communicator, DataType, Operation, ReduceOp, Span};
 
 use crate::element::by_name;
@@ -250,6 +250,10 @@ fn settings(given: Option<&Bound<'_, PyDict>>) -> PyResult<CommOptions> {
                 options.wire = named(WireType::ALL, WireType::name, &given, "wire")?;
             }
             "port" => options.port = value.extract()?,
+            "host_ranks" if value.extract::<u64>().is_err() => {
+                let sizes: Vec<u32> = value.extract()?;
+                options.settings.host_ranks = HostRanks::of_sizes(&sizes);
+            }
             setting if CollectiveSettings::NAMES.contains(&setting) => {
                 let set = options.settings.set(setting, value.extract()?);
                 set.map_err(|e| failure::argument(e.to_string()))?;

@@ -8,8 +8,8 @@ use anyhow::Result;
 use ringbell::abi::{Algorithm, CollectiveKind};
 use ringbell::parts::nic_core::collective::{plan_size, Shape};
 use ringbell::parts::onc_engines::program::{
-    self, algorithm_named, algorithms, collective_named, spelled, Family, Locality, Order, Program,
-    Thresholds,
+    self, algorithm_named, algorithms, collective_named, spelled, Family, HostRanks, Locality,
+    Order, Program, Thresholds,
 };
 use serde::Serialize;
 
@@ -30,14 +30,15 @@ pub(crate) struct Args {
     /// Algorithm [default: what the NIC chooses for this size, ranks and transport]
     #[arg(long, value_parser = algorithm)]
     pub(super) algo: Option<Algorithm>,
-    /// Consecutive ranks that share a host, for --algo hierarchical and the NIC's choice
+    /// Consecutive ranks that share a host, for --algo hierarchical and the NIC's choice, or those
+    /// of each host one after the other, as 3,2,4
     #[arg(
         long,
-        value_name = "N",
-        default_value_t = 1,
+        value_name = "N|N,N,...",
+        default_value = "1",
         conflicts_with = "program"
     )]
-    pub(super) host_ranks: u32,
+    pub(super) host_ranks: HostRanks,
     /// In the order of the ranks, as the setting `deterministic` has it
     #[arg(long, conflicts_with = "program")]
     pub(super) deterministic: bool,
@@ -143,7 +144,7 @@ pub(super) fn family(args: &Args, kind: CollectiveKind) -> Result<Family> {
     let reach = match args.transport.as_str() {
         "local" => Locality::OneHost,
         "mesh" => Locality::Trees,
-        _ => Locality::of_hosts(args.ranks, args.host_ranks),
+        _ => Locality::of_hosts(args.ranks, &args.host_ranks),
     };
     let (order, choose): (_, fn(_, _, _, _, &_) -> _) = match args.deterministic {
         true => (Order::Rank, program::choose_strict),
@@ -152,7 +153,7 @@ pub(super) fn family(args: &Args, kind: CollectiveKind) -> Result<Family> {
     let auto = choose(kind, args.size, args.ranks, reach, &Thresholds::default());
     let algo = args.algo.filter(|a| *a != Algorithm::Auto).unwrap_or(auto);
     let family = Family::new(order, kind, algo, args.ranks, args.root)
-        .and_then(|family| family.on_hosts(args.host_ranks));
+        .and_then(|family| family.on_hosts(args.host_ranks.clone()));
     family.map_err(|error| refused(error.to_string()).into())
 }
 
@@ -169,7 +170,7 @@ pub(super) fn planned(args: &Args, p: &Program) -> Result<Planned> {
             true => Order::Rank,
             false => Order::Ring,
         },
-        host_ranks: args.host_ranks,
+        host_ranks: args.host_ranks.clone(),
     };
     let begin = Instant::now();
     let size = plan_size(shape);

@@ -11,7 +11,7 @@ use anyhow::{anyhow, bail, Context, Result};
 use ringbell::nic::{Cidr, Congestion, Faults, PortSpec, ProgressMode, Route, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::parts::nic_core::transport::rdma::Icrc;
+use ringbell::parts::nic_core::transport::Icrc;
 use ringbell::{Nic, NicBuilder};
 
 use ringbell_perf::hardware::{Hardware, NOTE};
@@ -126,6 +126,10 @@ pub(crate) struct WireArgs {
     /// `dcqcn` paces by the marks of switches, `fixed` reacts to nothing
     #[arg(long, default_value = "window", value_name = "window|dcqcn|fixed")]
     congestion: Congestion,
+    /// UDP source ports over which a connection of transport rdma spreads its packets, over ports
+    /// of frames: a network that chooses ways by ports then sends them by several
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    udp_ports: u16,
     /// The switch of the process that started this one
     #[arg(long, hide = true)]
     join_switch: Option<PathBuf>,
@@ -297,6 +301,7 @@ impl WireArgs {
             .tcp_buffer(self.tcp_buffer() as usize)
             .tcp_rto_min(Duration::from_millis(rto_min))
             .congestion(self.congestion)
+            .rdma_udp_ports(self.udp_ports)
             .gpu_memory(memory.max(64 << 20))
             .when(self.directory.clone(), NicBuilder::directory))
     }
@@ -621,6 +626,7 @@ impl WireArgs {
             ])
             .args(["--icrc", crate::open::icrc_name(self.icrc)])
             .args(["--congestion", &self.congestion.to_string()])
+            .args(["--udp-ports", &self.udp_ports.to_string()])
             .arg("--progress")
             .arg(if self.progress == ProgressMode::Dedicated {
                 "dedicated"

@@ -38,8 +38,10 @@ const CRC_PIECE: usize = 2_048;
 struct Packet {
     /// Where its pieces end.
     pieces: usize,
-    /// Bytes.
-    len: usize,
+    /// Bytes; at most those of a datagram.
+    len: u32,
+    /// See [`Batch::end_by`].
+    way: u16,
 }
 
 /// Packets in the order in which they leave. It is cleared and filled again, so no packet costs an
@@ -180,26 +182,33 @@ impl Batch {
         let mut own = Vec::new();
         let mut packets = Vec::new();
         for packet in from..self.len() {
+            let way = self.way_of(packet);
             let at = own.len();
             own.resize(at + self.len_of(packet), 0);
             self.copy_to(packet, &mut own[at..]);
-            packets.push(own.len() - at);
+            packets.push((own.len() - at, way));
         }
         self.clear();
         let mut at = 0;
-        for len in packets {
+        for (len, way) in packets {
             self.put(&own[at..at + len]);
-            self.end();
+            self.end_by(way);
             at += len;
         }
     }
 
     /// Ends the packet. One without a byte is none.
     pub fn end(&mut self) {
+        self.end_by(0);
+    }
+
+    /// Ends the packet as [`Batch::end`]. In a frame its UDP source port is that of its flow, with
+    /// the bits of `way` inverted: networks that choose ways by ports then send it another way.
+    pub fn end_by(&mut self, way: u16) {
         if self.open > 0 {
-            let len = std::mem::take(&mut self.open);
+            let len = std::mem::take(&mut self.open) as u32;
             let pieces = self.pieces.len();
-            self.packets.push(Packet { pieces, len });
+            self.packets.push(Packet { pieces, len, way });
         }
     }
 
@@ -216,7 +225,13 @@ impl Batch {
     /// Bytes of a packet.
     #[inline]
     pub fn len_of(&self, packet: usize) -> usize {
-        self.packets[packet].len
+        self.packets[packet].len as usize
+    }
+
+    /// By which way a packet leaves.
+    #[inline]
+    pub fn way_of(&self, packet: usize) -> u16 {
+        self.packets[packet].way
     }
 
     /// How many pieces a packet has.
@@ -308,6 +323,20 @@ mod tests {
             );
         }
         (batch, whole)
+    }
+
+    #[test]
+    fn packets_keep_their_ways_when_others_have_left() {
+        let mut batch = Batch::new();
+        for way in 0..4 {
+            batch.put(&[way as u8; 9]);
+            batch.end_by(way);
+        }
+        batch.put(&[9]);
+        batch.end();
+        batch.own_from(2);
+        let ways: Vec<_> = (0..batch.len()).map(|n| batch.way_of(n)).collect();
+        assert_eq!(ways, [2, 3, 0]);
     }
 
     #[test]

@@ -381,8 +381,7 @@ impl Port for Impair {
         self.inner.flush(now);
     }
     fn next_timer(&self) -> Option<NicTime> {
-        let timers = [self.cable.next_timer(), self.inner.next_timer()];
-        timers.into_iter().flatten().min()
+        NicTime::earliest([self.cable.next_timer(), self.inner.next_timer()])
     }
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);

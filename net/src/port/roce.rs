@@ -20,6 +20,7 @@
 //!
 //! Senders are not authenticated here: keys and packet numbers of the transport are.
 
+mod asks;
 mod socket;
 
 use std::io;
@@ -28,6 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustc_hash::FxHashMap;
 
+use self::asks::Asks;
 use self::socket::{Message, Pieces, Received, MESSAGES, PIECES_MAX};
 use super::kernel::{failed, path_mtu, Errors};
 use super::{
@@ -107,14 +109,10 @@ struct Inbox {
     count: usize,
     next: usize,
     offset: usize,
-    /// How many messages the next call asks for: a single one while they come one by one, since a
-    /// call that finds the queue empty behind it takes longer.
-    asks: usize,
+    asks: Asks,
     /// The last call has emptied the queue, as far as it tells: what came is answered before the
     /// next look.
     pauses: bool,
-    /// The last call has found a message.
-    found: bool,
 }
 
 /// Where the next packets are expected to go.
@@ -157,6 +155,8 @@ pub struct RocePort {
     scope: u32,
     capabilities: Capabilities,
     ways: FxHashMap<IpAddr, usize>,
+    /// The way that was asked for last, and its MTU.
+    last_way: Option<(IpAddr, usize)>,
     /// The ECN bits that the socket gives to what leaves.
     ecn: u8,
     errors: Errors,
@@ -233,6 +233,7 @@ impl RocePort {
             },
             socket,
             ways: FxHashMap::default(),
+            last_way: None,
             errors: Errors::default(),
             inbox: Inbox {
                 bytes: vec![0; MESSAGES * MESSAGE_BYTES].into(),
@@ -240,9 +241,8 @@ impl RocePort {
                 count: 0,
                 next: 0,
                 offset: 0,
-                asks: 1,
+                asks: Asks::new(),
                 pauses: false,
-                found: false,
             },
             ecn: 0,
             expected: Expected::default(),
@@ -304,6 +304,23 @@ impl RocePort {
             .clamp(MTU_MIN, DATAGRAM_MTU_MAX)
     }
 
+    /// The MTU of a way, asked of the kernel once.
+    fn way(&mut self, to: IpAddr) -> usize {
+        let path = match self.ways.get(&to) {
+            Some(known) => *known,
+            None => {
+                let path = self.probe(to);
+                if self.ways.len() >= WAYS_MAX {
+                    self.ways.clear();
+                }
+                self.ways.insert(to, path);
+                path
+            }
+        };
+        self.last_way = Some((to, path));
+        path
+    }
+
     /// Lowers the MTU of a way. Returns whether it was higher.
     fn lower(&mut self, to: IpAddr, path: usize) -> bool {
         let was = self.mtu_to(to);
@@ -311,6 +328,7 @@ impl RocePort {
         if now < was {
             tracing::warn!(peer = %to, was, now, "the way to a peer carries less than its MTU, which is lowered; what was too long is lost");
             self.ways.insert(to, now);
+            self.last_way = None;
         }
         now < was
     }
@@ -330,7 +348,7 @@ impl RocePort {
         let mut is_told = false;
         let got = loop {
             let i = &mut self.inbox;
-            let asked = &mut i.messages[..i.asks];
+            let asked = &mut i.messages[..i.asks.next];
             let got = socket::receive(&self.socket, &mut i.bytes, MESSAGE_BYTES, asked);
             if is_told || !failed(&got) || !self.read_errors() {
                 break got;
@@ -340,11 +358,9 @@ impl RocePort {
         let i = &mut self.inbox;
         i.count = got.unwrap_or(0);
         i.pauses = i.count > 0 && i.count < MESSAGES;
-        let found = i.count > 0;
-        let more = i.count > 1 || (found && i.found);
-        (i.asks, i.found) = (if more { MESSAGES } else { 1 }, found);
+        i.asks.answered(i.count);
         (i.next, i.offset) = (0, 0);
-        found || is_told
+        i.count > 0 || is_told
     }
 
     /// Receives a message into the places where it is expected. `Some(n)`: its `n` packets are
@@ -376,7 +392,7 @@ impl RocePort {
         let got = unsafe { socket::receive_into(&self.socket, &e.pieces) };
         let is_failed = failed(&got);
         let Ok(got) = got else {
-            i.asks = 1;
+            i.asks.next = 1;
             if is_failed {
                 self.read_errors();
             }
@@ -394,7 +410,8 @@ impl RocePort {
         // SAFETY: as above, and the second message's room is apart from all pieces.
         unsafe { e.pieces.copy_to(&mut linear[..got.len.min(MESSAGE_BYTES)]) };
         i.messages[1] = got;
-        (i.next, i.count, i.offset, i.asks) = (1, 2, 0, 1);
+        (i.next, i.count, i.offset) = (1, 2, 0);
+        i.asks.next = 1;
         None
     }
 
@@ -488,17 +505,13 @@ impl Port for RocePort {
         &self.capabilities
     }
 
+    #[inline]
     fn mtu_to(&mut self, to: IpAddr) -> usize {
-        let most = self.capabilities.mtu;
-        if let Some(known) = self.ways.get(&to) {
-            return (*known).min(most);
-        }
-        let path = self.probe(to);
-        if self.ways.len() >= WAYS_MAX {
-            self.ways.clear();
-        }
-        self.ways.insert(to, path);
-        path.min(most)
+        let path = match self.last_way {
+            Some((last, path)) if last == to => path,
+            _ => self.way(to),
+        };
+        path.min(self.capabilities.mtu)
     }
 
     fn send(&mut self, _: NicTime, to: &Destination, batch: &Batch, from: usize) -> usize {

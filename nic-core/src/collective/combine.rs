@@ -8,7 +8,9 @@
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{DataType, ReduceOp, WireType};
 use ringbell_onc_engines::reduce;
+use smallvec::SmallVec;
 
+use super::params::Params;
 use crate::dma::{Dma, DmaAccess, ReadStatus};
 use crate::link::Pieces;
 use crate::types::Buffer;
@@ -16,6 +18,9 @@ use ringbell_gtlb::copy;
 
 /// Bytes of one element type at most, so that the bounce buffers stay in the first-level cache.
 const BLOCK: usize = 8 << 10;
+
+/// Operands or results of a pass, and whether they have the wire's type. Few have more than two.
+pub(crate) type Operands = SmallVec<[(Pieces, bool); 2]>;
 
 /// One pass.
 #[derive(Debug, Clone)]
@@ -25,9 +30,9 @@ pub(crate) struct Combine {
     /// Type of those operands that came over the wire in another.
     pub(crate) wire: WireType,
     /// Operands, in order of reduction, and whether they have the wire's type.
-    pub(crate) sources: Vec<(Pieces, bool)>,
+    pub(crate) sources: Operands,
     /// Results, and whether they get the wire's type.
-    pub(crate) results: Vec<(Pieces, bool)>,
+    pub(crate) results: Operands,
     /// Elements.
     pub(crate) count: u64,
     /// Elements done.
@@ -85,17 +90,42 @@ impl Combine {
                 return Ok(ReadStatus::Pending);
             }
             let left = (self.count - self.done).min(*budget);
-            let n = match self.block(dma, left)? {
-                0 => return Ok(ReadStatus::Pending),
+            let n = match self.direct_block(dma, left)? {
+                0 => self.block(dma, left)?,
                 n => n,
             };
+            if n == 0 {
+                return Ok(ReadStatus::Pending);
+            }
             self.done += n;
             *budget = budget.saturating_sub(n);
         }
         Ok(ReadStatus::Done)
     }
 
+    /// One block where everything has an address of the CPU and no type changes, which is usual:
+    /// each operand and result is looked up once. 0: it is not so.
+    fn direct_block(&self, dma: &mut Dma<'_>, left: u64) -> Result<u64, Fault> {
+        if self.held.count > 0 {
+            return Ok(0);
+        }
+        let mut at = SmallVec::<[(Buffer, u64); 4]>::new();
+        for (p, wire) in self.sources.iter().chain(&self.results) {
+            let part = locate(p, self.done * self.dtype.bytes());
+            match part.filter(|_| !*wire) {
+                Some(part) => at.push(part),
+                None => return Ok(0),
+            }
+        }
+        let Some(spans) = direct_spans(self.dtype, at.into_iter(), left, dma)? else {
+            return Ok(0);
+        };
+        spans.pass((self.dtype, self.op), self.sources.len(), dma);
+        Ok(spans.count)
+    }
+
     /// One contiguous block; 0: a read is pending.
+    #[inline(never)]
     fn block(&mut self, dma: &mut Dma<'_>, left: u64) -> Result<u64, Fault> {
         // As long as all direct operands are contiguous.
         let mut n = left;
@@ -274,6 +304,65 @@ impl Combine {
             Some(ptr) => At::Direct(ptr),
             None => At::Bounce,
         })
+    }
+}
+
+/// A whole pass over `count` elements of buffers that no type changes, `sources` of them operands.
+/// `false`: nothing happened, because some memory is not reached at once, or in pieces.
+pub(super) fn pass(
+    params: &Params,
+    (buffers, sources): (&[Buffer], usize),
+    count: u64,
+    dma: &mut Dma<'_>,
+) -> Result<bool, Fault> {
+    let at = buffers.iter().map(|b| (*b, 0));
+    let spans = direct_spans(params.dtype, at, count, dma)?;
+    let Some(spans) = spans.filter(|s| s.count == count) else {
+        return Ok(false);
+    };
+    spans.pass((params.dtype, params.op), sources, dma);
+    Ok(true)
+}
+
+/// Where operands and results lie, and how many elements of each are mapped there.
+struct Spans {
+    at: SmallVec<[*mut u8; 4]>,
+    count: u64,
+}
+
+/// Looks up each buffer once, from an offset on, for at most `most` elements. `None`: some memory
+/// has no address of the CPU, or splits an element, or a card is to reduce.
+fn direct_spans(
+    dtype: DataType,
+    buffers: impl Iterator<Item = (Buffer, u64)>,
+    most: u64,
+    dma: &mut Dma<'_>,
+) -> Result<Option<Spans>, Fault> {
+    if dma.state.card.is_some() {
+        return Ok(None);
+    }
+    let size = dtype.bytes();
+    let (mut at, mut count) = (SmallVec::new(), most);
+    for (b, offset) in buffers {
+        let span = dma.span(&b, offset)?;
+        let Some(ptr) = dma.direct(span).filter(|_| span.len >= size) else {
+            return Ok(None);
+        };
+        count = count.min(span.len / size);
+        at.push(ptr);
+    }
+    Ok(Some(Spans { at, count }))
+}
+
+impl Spans {
+    /// One pass over all elements; the first `sources` are operands.
+    fn pass(&self, (dtype, op): (DataType, ReduceOp), sources: usize, dma: &mut Dma<'_>) {
+        let (srcs, dsts) = self.at.split_at(sources);
+        let srcs: SmallVec<[*const u8; 4]> = srcs.iter().map(|p| p.cast_const()).collect();
+        // SAFETY: all are directly mapped spans of at least so many elements. A destination is
+        // identical with a source or apart from it, as the checker has proved.
+        unsafe { reduce::fused(dtype, op, dsts, &srcs, self.count as usize, false) };
+        dma.count_copied(self.count * dtype.bytes() * dsts.len() as u64);
     }
 }
 

@@ -11,10 +11,11 @@ use super::direct::Kept;
 use super::group::{Body, Joining, Known};
 use super::number::Numbers;
 use super::scratch::Scratch;
-use super::table::MAX_COMMS;
+use super::table::{State, MAX_COMMS};
 use super::Collectives;
 use super::{
-    CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo, MAX_RANKS,
+    CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo,
+    ProgramProgress, MAX_RANKS,
 };
 use crate::card::SharedCard;
 use crate::link::Io;
@@ -207,6 +208,20 @@ impl Collectives {
     pub(crate) fn under_way(&self, id: CommId) -> Result<usize, CommError> {
         let slot = self.known(id)?;
         Ok(self.all_under_way(slot))
+    }
+
+    /// How far the oldest operation is that runs a program over messages.
+    pub(crate) fn program_progress(
+        &self,
+        id: CommId,
+    ) -> Result<Option<ProgramProgress>, CommError> {
+        let slot = self.known(id)?;
+        let active = self.table.comm(slot).map_or(&[][..], |c| &c.active);
+        let mut all = active.iter().filter_map(|id| self.table.ops.get(*id));
+        Ok(all.find_map(|a| match &a.state {
+            State::Running(op) => Some(op.progress()),
+            _ => None,
+        }))
     }
 
     /// Ends a communicator on all ranks.

@@ -54,7 +54,8 @@ fn all_map_host(
 ) -> Option<bool> {
     let mut all = Some(true);
     for (t, conn) in routes.iter().flatten() {
-        match io.transports[*t].maps_host(*conn, bus, len) {
+        let window = io.transports[*t].peer_window(*conn);
+        match window.map_or(Some(false), |w| w.maps(bus, len)) {
             Some(true) => {}
             Some(false) => return Some(false),
             None => all = None,

@@ -7,16 +7,19 @@
 
 use std::ops::Range;
 
+use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 use ringbell_onc_engines::program::Place;
+use smallvec::{smallvec, SmallVec};
 
-use super::combine::{Combine, Held};
+use super::combine::{pass, Combine, Held, Operands};
 use super::job::Job;
 use super::kernel_stream::{Refusal, StreamEnd};
-use super::plan::Source;
+use super::plan::{NetSend, Source};
+use super::settings::ProgramProgress;
 use super::taps::Viewer;
 use super::task::Progress;
-use crate::dma::ReadStatus;
+use crate::dma::{Dma, ReadStatus};
 use crate::link::{Io, Pieces};
 use crate::memory::nic_memory::Block;
 use crate::message::{send_to_several, Messages, RecvRequest, SendRequest};
@@ -58,8 +61,8 @@ pub(crate) struct Instance {
     /// Messages that have not left, of all steps.
     sends: u32,
     block: Option<Block>,
-    temps: Vec<bool>,
-    steps: Vec<StepState>,
+    temps: SmallVec<[bool; 16]>,
+    steps: SmallVec<[StepState; 6]>,
     combine: Option<(Combine, bool)>,
     idle: bool,
 }
@@ -139,8 +142,8 @@ impl Op {
             posted: 0,
             sends: 0,
             block,
-            temps: vec![false; temps],
-            steps: vec![StepState::default(); n],
+            temps: smallvec![false; temps],
+            steps: smallvec![StepState::default(); n],
             combine: None,
             idle: true,
         };
@@ -193,6 +196,19 @@ impl Op {
         if s.sends == 0 {
             let out = std::mem::take(&mut s.out);
             inst.free(out);
+        }
+    }
+
+    /// How far it is.
+    pub(super) fn progress(&self) -> ProgramProgress {
+        let segments = self.job.own_segments();
+        let segments = segments.end - segments.start;
+        ProgramProgress {
+            algo: self.job.params.algo,
+            segments,
+            at_once: self.instances.len() as u64,
+            steps_run: self.steps_run,
+            steps: segments * self.job.plan.steps.len() as u64,
         }
     }
 
@@ -354,7 +370,10 @@ impl Op {
                 inst.cursor += 1;
                 continue;
             }
-            if inst.combine.is_none() {
+            let plain = inst.run_plain(job, k, &mut io.dma(), budget);
+            if let Some(reduced) = plain.map_err(|f| f.status())? {
+                self.reduced += reduced;
+            } else if inst.combine.is_none() {
                 let Some(c) = inst.combination(job, k) else {
                     // Its outgoing messages find no slot yet.
                     return Ok(Progress::Waits);
@@ -376,7 +395,7 @@ impl Op {
                     inst.combine = None;
                     break;
                 }
-                let (wire, local): (Vec<_>, Vec<_>) = c.results.drain(..).partition(|r| r.1);
+                let (wire, local): (Operands, Operands) = c.results.drain(..).partition(|r| r.1);
                 c.sources = wire;
                 c.results = local;
                 (c.done, *rounded) = (0, true);
@@ -398,23 +417,28 @@ impl Op {
                     true => job.plan.same_sends(k),
                     false => 1,
                 };
-                let mut requests = Vec::new();
+                let segment = inst.segment;
+                let request = |k: usize, s: &NetSend| SendRequest {
+                    ctx: job.ctx,
+                    to: s.to,
+                    tag: job.tag(segment, s.channel, s.index),
+                    hash: job.hash,
+                    pieces: payload.clone(),
+                    when_met: job.must_meet(),
+                    key: key(id, i, 0, k as u32),
+                };
+                let mut several = Vec::new();
                 for (k, step) in (k..).zip(&job.plan.steps[k..k + same]) {
                     inst.steps[k].sends = step.sends.len() as u32;
                     inst.sends += step.sends.len() as u32;
-                    requests.extend(step.sends.iter().map(|s| SendRequest {
-                        ctx: job.ctx,
-                        to: s.to,
-                        tag: job.tag(inst.segment, s.channel, s.index),
-                        hash: job.hash,
-                        pieces: payload.clone(),
-                        when_met: job.must_meet(),
-                        key: key(id, i, 0, k as u32),
-                    }));
+                    let requests = step.sends.iter().map(|s| request(k, s));
+                    match same {
+                        1 => requests.for_each(|r| messages.send(r)),
+                        _ => several.extend(requests),
+                    }
                 }
-                match same {
-                    1 => requests.into_iter().for_each(|r| messages.send(r)),
-                    _ => send_to_several(messages, requests),
+                if same > 1 {
+                    send_to_several(messages, several);
                 }
                 inst.cursor += same as u32 - 1;
                 self.steps_run += same as u64 - 1;
@@ -546,6 +570,56 @@ impl Instance {
         }
     }
 
+    /// Runs the whole pass of a step whose operands and results are one buffer each that the CPU
+    /// reaches, as those of short operations are. Returns how many elements it has reduced; `None`:
+    /// nothing happened, the step takes the long way.
+    fn run_plain(
+        &self,
+        job: &Job,
+        k: usize,
+        dma: &mut Dma<'_>,
+        budget: &mut u64,
+    ) -> Result<Option<u64>, Fault> {
+        let step = &job.plan.steps[k];
+        let count = job.step_elements(step, self.segment);
+        if job.converts() || self.combine.is_some() || count > *budget {
+            return Ok(None);
+        }
+        let scratch = self.scratch_at(job);
+        let mut buffers = SmallVec::<[Buffer; 4]>::new();
+        for (s, temp) in step.sources.iter().zip(self.steps[k].temps) {
+            let buffer = match s {
+                Source::Local(p) => job.single(*p, scratch),
+                Source::Net(_) if step.lands => job.single(step.stores[0], scratch),
+                Source::Net(_) => self.slot(job, temp, count * job.size()).single(),
+            };
+            match buffer {
+                Some(b) => buffers.push(b),
+                None => return Ok(None),
+            }
+        }
+        let sources = buffers.len();
+        if sources < step.sources.len() {
+            return Ok(None);
+        }
+        for p in step.stores.iter().skip(usize::from(step.lands)) {
+            match job.single(*p, scratch) {
+                // In place the value is where it belongs.
+                Some(b) if sources == 1 && buffers[0] == b => {}
+                Some(b) => buffers.push(b),
+                None => return Ok(None),
+            }
+        }
+        if buffers.len() == sources || sources == 0 || count == 0 {
+            return Ok(Some(0));
+        }
+        if !pass(&job.params, (&buffers, sources), count, dma)? {
+            return Ok(None);
+        }
+        *budget -= count;
+        Ok(Some(if sources > 1 { count } else { 0 }))
+    }
+
     /// The pass of a step; `None` while its messages find no slot to leave from.
     fn combination(&mut self, job: &Job, k: usize) -> Option<Combine> {
         let step = &job.plan.steps[k];
@@ -554,14 +628,14 @@ impl Instance {
         let lands = step.lands && !converts;
         let count = job.step_elements(step, self.segment);
         let at = |inst: &Instance, p: Place| job.pieces(p, inst.segment, scratch);
-        let mut results: Vec<(Pieces, bool)> = Vec::new();
+        let mut results = Operands::new();
         if converts && !step.sends.is_empty() && count > 0 {
             let slots = job.plan.slots;
             let out = self.take(slots.run, slots.inbound..slots.all(true))?;
             self.steps[k].out = out;
             results.push((self.slot(job, out, count * 2), true));
         }
-        let mut sources = Vec::new();
+        let mut sources = Operands::new();
         for (o, s) in step.sources.iter().enumerate().filter(|_| count > 0) {
             sources.push(match s {
                 Source::Local(p) => (at(self, *p), false),

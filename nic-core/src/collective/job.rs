@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ringbell_nic_abi::GpuVa;
-use ringbell_onc_engines::program::{Layout, Place};
+use ringbell_onc_engines::program::{Chunks, Layout, Place};
 
 use super::number::Number;
 use super::params::{Params, Side};
@@ -140,6 +140,23 @@ impl Job {
         self.layout.block_window(chunk, block, segment, w.parts)
     }
 
+    /// Whether its only segment is all of it.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.segments == 1 && self.windows.is_none()
+    }
+
+    /// Elements of chunks that follow each other, all of them.
+    #[inline]
+    fn whole(&self, chunks: Chunks) -> Range<u64> {
+        match chunks.end().checked_sub(1) {
+            Some(last) if last >= chunks.first => {
+                self.layout.chunk(chunks.first).start..self.layout.chunk(last).end
+            }
+            _ => 0..0,
+        }
+    }
+
     /// The block that a chunk of a buffer belongs to; `None`: this rank's, the only one there.
     fn block_of(&self, place: Place, chunk: u32) -> Option<u32> {
         let p = &self.plan.program;
@@ -155,6 +172,11 @@ impl Job {
     /// Elements of a place in one segment.
     fn elements(&self, place: Place, segment: u64) -> u64 {
         let c = place.chunks();
+        if self.is_whole() {
+            // Chunks of any buffer are as long as those of the blocks that follow each other.
+            let all = self.whole(c);
+            return all.end - all.start;
+        }
         let n = self.layout.block_chunks.max(1);
         let in_blocks = matches!(self.windows, Some(Windows { own: Some(_), .. }));
         let of = |i: u32| {
@@ -192,11 +214,51 @@ impl Job {
         s.shape.map_or(0, |p| self.elements(p, segment))
     }
 
+    /// The buffer of a place that is the program's memory, and no stream.
+    #[inline]
+    fn side(&self, place: Place) -> Option<&Side> {
+        match place {
+            Place::Input(_) if !self.streams[0] => Some(&self.input),
+            Place::Output(_) if !self.streams[1] => Some(&self.output),
+            _ => None,
+        }
+    }
+
+    /// The memory of a place in an operation of one segment, if it is one buffer: found without a
+    /// look at each chunk.
+    #[inline]
+    pub(super) fn single(&self, place: Place, scratch: u64) -> Option<Buffer> {
+        if !self.is_whole() {
+            return None;
+        }
+        let c = place.chunks();
+        let r = self.whole(c);
+        let len = u32::try_from((r.end - r.start) * self.size()).ok()?;
+        match self.side(place) {
+            Some(side) => Some(Buffer {
+                region: side.region,
+                va: GpuVa(side.va + r.start * self.size()),
+                len,
+            }),
+            None if matches!(place, Place::Scratch(_)) => {
+                // Slots adjoin where each is full.
+                let slots = u64::from(c.end() - c.first);
+                let adjoin = slots == 1 || u64::from(len) == slots * self.slot_bytes;
+                let at = scratch + u64::from(c.first) * self.slot_bytes;
+                adjoin.then(|| self.scratch.buffer(at, len))
+            }
+            None => None,
+        }
+    }
+
     /// The memory of a place in one segment.
     pub(super) fn pieces(&self, place: Place, segment: u64, scratch: u64) -> Pieces {
         let mut out = Pieces::default();
         let c = place.chunks();
         let size = self.size();
+        if let Some(buffer) = self.single(place, scratch) {
+            return Pieces::one(buffer);
+        }
         for i in c.first..c.end() {
             let (side, stream) = match place {
                 Place::Input(_) => (self.input, 0),

@@ -61,7 +61,7 @@ use std::sync::Arc;
 
 use ringbell_gtlb::Mmu;
 use ringbell_nic_abi::{GpuVa, Lkey, PdId, Status};
-pub use ringbell_onc_engines::program::Thresholds;
+pub use ringbell_onc_engines::program::{HostRanks, Thresholds};
 
 use crate::engine::Engines;
 use crate::link::Io;
@@ -88,7 +88,7 @@ pub use plan::{plan_size, PlanError, PlanSize, Shape};
 pub(crate) use plan::{Plan, Plans};
 pub use settings::{
     CancelError, CollectiveCounters, CollectiveSettings, CommError, CommInfo, CommStatus,
-    CommunicatorConfig, PeerInfo, MAX_RANKS,
+    CommunicatorConfig, PeerInfo, ProgramProgress, MAX_RANKS,
 };
 use taps::Tap;
 pub(crate) use taps::{seen, Seen};

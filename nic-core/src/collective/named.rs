@@ -1,5 +1,7 @@
 //! Settings by name, for command lines and other languages.
 
+use ringbell_onc_engines::program::HostRanks;
+
 use super::settings::CollectiveSettings;
 use crate::config::ConfigError;
 
@@ -8,6 +10,7 @@ enum Field<'a> {
     Bytes(&'a mut u64),
     Count(&'a mut u32),
     Switch(&'a mut bool),
+    Hosts(&'a mut HostRanks),
 }
 
 impl CollectiveSettings {
@@ -49,7 +52,7 @@ impl CollectiveSettings {
             ("direct_eager_bytes", self.direct_eager_bytes),
             ("deterministic", self.deterministic.into()),
             ("trees", self.trees.into()),
-            ("host_ranks", self.host_ranks.into()),
+            ("host_ranks", self.host_ranks.word().into()),
             ("flat_ranks", flat),
             ("whole_sources", whole),
             ("all_reduce_ring", ring),
@@ -80,10 +83,27 @@ impl CollectiveSettings {
             "deterministic" => Field::Switch(&mut self.deterministic),
             "card" => Field::Switch(&mut self.card),
             "trees" => Field::Switch(&mut self.trees),
-            "host_ranks" => Field::Count(&mut self.host_ranks),
+            "host_ranks" => Field::Hosts(&mut self.host_ranks),
             "linked_ranks" => Field::Count(&mut self.linked_ranks),
             _ => return None,
         })
+    }
+
+    /// Those of [`NAMES`](CollectiveSettings::NAMES) that differ from others' settings, and their
+    /// values. That of hosts with different numbers of ranks is [a word](HostRanks::word).
+    pub fn unlike(&self, others: &CollectiveSettings) -> Vec<(&'static str, u64)> {
+        let (mut own, mut others) = (self.clone(), others.clone());
+        let value = |s: &mut CollectiveSettings, name| match s.field(name)? {
+            Field::Bytes(f) => Some(*f),
+            Field::Count(f) => Some(u64::from(*f)),
+            Field::Switch(f) => Some(u64::from(*f)),
+            Field::Hosts(f) => Some(f.word().into()),
+        };
+        let all = CollectiveSettings::NAMES.into_iter().filter_map(|name| {
+            let is = value(&mut own, name)?;
+            (value(&mut others, name) != Some(is)).then_some((name, is))
+        });
+        all.collect()
     }
 
     /// Sets one of [`NAMES`](CollectiveSettings::NAMES): bytes, a number, or 0 and 1 for a switch.
@@ -100,9 +120,10 @@ impl CollectiveSettings {
         };
         match self.field(name) {
             Some(Field::Bytes(f)) => *f = value,
-            Some(Field::Count(f)) => match u32::try_from(value) {
-                Ok(v) => *f = v,
-                Err(_) => return refuse(format!("{value} is above {}", u32::MAX)),
+            Some(field @ (Field::Count(_) | Field::Hosts(_))) => match (field, value.try_into()) {
+                (Field::Count(f), Ok(v)) => *f = v,
+                (Field::Hosts(f), Ok(v)) => *f = u32::into(v),
+                _ => return refuse(format!("{value} is above {}", u32::MAX)),
             },
             Some(Field::Switch(f)) => match value {
                 0 | 1 => *f = value == 1,
@@ -135,6 +156,8 @@ mod tests {
             .expect("a name");
             assert_ne!(s, CollectiveSettings::default(), "{name}");
             assert!(!seen.contains(&s), "{name} is another's field");
+            let unlike = s.unlike(&CollectiveSettings::default());
+            assert!(matches!(unlike[..], [(n, _)] if n == name), "{unlike:?}");
             // What a rank may choose for itself; all else is compared, under its name.
             let own = ["eager_max", "eager_buffers", "staging_bytes", "card"].contains(&name);
             let both = s

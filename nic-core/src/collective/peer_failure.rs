@@ -20,10 +20,9 @@ use support::{Call, Rng, Wire, World};
 
 use super::CollectiveSettings;
 use crate::datapath::Datapath;
-use crate::memory::Sharer;
 use crate::network::Network;
 use crate::transport::{
-    PacketTransport, PeerWindow, RecvWork, SendWork, Transport, TransportEvent,
+    Caps, Close, ConnState, PacketTransport, PeerWindow, Transport, TransportEvent, Work,
 };
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 
@@ -74,11 +73,13 @@ impl Failing {
     }
 }
 
-impl Sharer for Failing {}
-
 impl Transport for Failing {
-    fn name(&self) -> &'static str {
-        "mortal"
+    fn caps(&self) -> Caps {
+        let alive = self.inner.as_ref().filter(|_| !self.countdown.is_blown());
+        Caps {
+            protocol: alive.and_then(|t| t.caps().protocol),
+            ..Caps::streams("mortal")
+        }
     }
     fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
         let t = self.alive().ok_or(Status::NoResources)?;
@@ -96,18 +97,13 @@ impl Transport for Failing {
         let t = self.alive().ok_or(Status::NoResources)?;
         t.connect(now, remote, deadline)
     }
-    fn post_send(&mut self, conn: ConnId, work: SendWork) {
+    fn post(&mut self, conn: ConnId, work: Work) {
         if let Some(t) = self.counted() {
-            t.post_send(conn, work);
+            t.post(conn, work);
         }
     }
     fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
         self.counted().is_some_and(|t| t.send_now(conn, payload))
-    }
-    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        if let Some(t) = self.counted() {
-            t.post_recv(conn, work);
-        }
     }
     fn recv_now(
         &mut self,
@@ -124,14 +120,8 @@ impl Transport for Failing {
     fn watch(&mut self, conn: ConnId) {
         self.alive().into_iter().for_each(|t| t.watch(conn));
     }
-    fn shutdown(&mut self, conn: ConnId) {
-        self.alive().into_iter().for_each(|t| t.shutdown(conn));
-    }
-    fn close(&mut self, conn: ConnId) {
-        self.alive().into_iter().for_each(|t| t.close(conn));
-    }
-    fn abort(&mut self, conn: ConnId) {
-        self.alive().into_iter().for_each(|t| t.abort(conn));
+    fn close(&mut self, conn: ConnId, how: Close) {
+        self.alive().into_iter().for_each(|t| t.close(conn, how));
     }
     fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
         let moved = self.alive().is_some_and(|t| t.step(now, net, data));
@@ -146,16 +136,13 @@ impl Transport for Failing {
     fn next_timer(&self) -> Option<NicTime> {
         self.inner.as_ref()?.next_timer()
     }
-    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        self.inner.as_ref()?.endpoints(conn)
+    fn conn_state(&self, conn: ConnId) -> Option<ConnState> {
+        let state = self.inner.as_ref()?.conn_state(conn)?;
+        Some(ConnState::between(state.local, state.peer))
     }
     fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {
         let t = self.inner.as_ref().filter(|_| !self.countdown.burn())?;
         t.peer_window(conn)
-    }
-    fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
-        let alive = self.inner.as_ref().filter(|_| !self.countdown.burn());
-        alive.map_or(Some(false), |t| t.maps_host(conn, bus, len))
     }
 }
 

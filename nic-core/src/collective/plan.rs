@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use onc::program::{self, Family, InPlace, Limits, Operand, Order, Place, Program, Target};
+use onc::program::{
+    self, Family, HostRanks, InPlace, Limits, Operand, Order, Place, Program, Target,
+};
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_onc_engines as onc;
 use rustc_hash::FxHashMap;
@@ -118,7 +120,7 @@ pub(crate) struct Plan {
 }
 
 /// The shape of a program: it does not depend on the count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Collective.
     pub kind: CollectiveKind,
@@ -134,8 +136,8 @@ pub struct Shape {
     pub in_place: bool,
     /// Where something is reduced.
     pub order: Order,
-    /// Consecutive ranks of a host, for programs that depend on it; else 0.
-    pub host_ranks: u32,
+    /// Which ranks share a host, for programs that depend on it; else 0.
+    pub host_ranks: HostRanks,
 }
 
 /// What the plan of one rank takes, for tools.
@@ -154,7 +156,7 @@ pub struct PlanSize {
 /// # Errors
 /// [`PlanError`]: there is no such program, or the executor cannot run it.
 pub fn plan_size(shape: Shape) -> Result<PlanSize, PlanError> {
-    generated(shape).map(|plan| PlanSize {
+    generated(&shape).map(|plan| PlanSize {
         steps: plan.steps.len(),
         bytes: plan.bytes(),
     })
@@ -174,17 +176,17 @@ const KEPT: usize = 1024;
 
 impl Plans {
     /// The plan of a shape.
-    pub(crate) fn of(&mut self, shape: Shape) -> Result<Arc<Plan>, PlanError> {
-        if let Some((_, p)) = self.last.as_ref().filter(|l| l.0 == shape) {
+    pub(crate) fn of(&mut self, shape: &Shape) -> Result<Arc<Plan>, PlanError> {
+        if let Some((_, p)) = self.last.as_ref().filter(|l| l.0 == *shape) {
             return Ok(p.clone());
         }
         let plan = self.find(shape)?;
-        self.last = Some((shape, plan.clone()));
+        self.last = Some((shape.clone(), plan.clone()));
         Ok(plan)
     }
 
-    fn find(&mut self, shape: Shape) -> Result<Arc<Plan>, PlanError> {
-        if let Some(p) = self.plans.get(&shape) {
+    fn find(&mut self, shape: &Shape) -> Result<Arc<Plan>, PlanError> {
+        if let Some(p) = self.plans.get(shape) {
             return Ok(p.clone());
         }
         let plan = Arc::new(match shape.algo {
@@ -194,11 +196,11 @@ impl Plans {
         if self.plans.len() >= KEPT {
             self.plans.clear();
         }
-        self.plans.insert(shape, plan.clone());
+        self.plans.insert(shape.clone(), plan.clone());
         Ok(plan)
     }
 
-    fn loaded(&self, shape: Shape) -> Result<Plan, PlanError> {
+    fn loaded(&self, shape: &Shape) -> Result<Plan, PlanError> {
         let kind = shape.kind;
         let key = (kind, shape.ranks, shape.root);
         let programs = self.user.get(&key).ok_or(PlanError::NotLoaded { kind })?;
@@ -238,12 +240,12 @@ impl Plans {
 }
 
 /// The plan of a generated program.
-fn generated(shape: Shape) -> Result<Plan, PlanError> {
+fn generated(shape: &Shape) -> Result<Plan, PlanError> {
     let Shape {
         kind, algo, ranks, ..
-    } = shape;
-    let family =
-        Family::new(shape.order, kind, algo, ranks, shape.root)?.on_hosts(shape.host_ranks)?;
+    } = *shape;
+    let family = Family::new(shape.order, kind, algo, ranks, shape.root)?
+        .on_hosts(shape.host_ranks.clone())?;
     let held = family.held();
     let mut most = Most::new(held);
     // One after the other: all together are several times as long as the plan.
@@ -373,7 +375,7 @@ impl Plan {
         same.count()
     }
 
-    fn new(mut program: Program, all: &Whole, shape: Shape) -> Result<Plan, PlanError> {
+    fn new(mut program: Program, all: &Whole, shape: &Shape) -> Result<Plan, PlanError> {
         let slots = Slots::of(&program, at_once(all.held));
         let shift = program.in_place().filter(|_| shape.in_place);
         // In place, chunk `i` of one buffer is chunk `o` of the other.

@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
-use ringbell_onc_engines::program::{Order, Thresholds};
+use ringbell_onc_engines::program::{HostRanks, Order, Thresholds};
 
 use crate::config::ConfigError;
 use crate::message::Terms;
@@ -62,9 +62,10 @@ pub struct CollectiveSettings {
     /// first message or one-sided operation to it. 0: 256 where all ranks share a host or where
     /// that is not known (`host_ranks`), else 64. The same on every rank.
     pub linked_ranks: u32,
-    /// Consecutive ranks that share a host, which `HIERARCHICAL` must know; they divide the ranks.
-    /// 0: as the SDK finds it out when the ranks meet. The same on every rank.
-    pub host_ranks: u32,
+    /// Which ranks share a host, which `HIERARCHICAL` must know: as many consecutive ranks on each
+    /// host, or the hosts of all ranks. 0: as the SDK finds it out when the ranks meet. The same on
+    /// every rank.
+    pub host_ranks: HostRanks,
     /// Where operations that name no algorithm change from one to another.
     pub thresholds: Thresholds,
     /// How long the ranks may take to find each other.
@@ -87,7 +88,7 @@ impl Default for CollectiveSettings {
             deterministic: false,
             trees: true,
             linked_ranks: 0,
-            host_ranks: 0,
+            host_ranks: HostRanks::default(),
             thresholds: Thresholds::default(),
             connect_timeout: Duration::from_secs(30),
         }
@@ -109,10 +110,9 @@ impl CollectiveSettings {
 
     /// Whether so many ranks have all their links when they are made.
     pub fn links_all(&self, ranks: usize) -> bool {
-        let on_a_host = self.host_ranks as usize;
         let most = match self.linked_ranks {
             // The direct path needs them.
-            0 if on_a_host == 0 || on_a_host >= ranks => LINKED_ON_A_HOST,
+            0 if self.host_ranks.may_be_one(ranks as u32) => LINKED_ON_A_HOST,
             0 => LINKED_BETWEEN_HOSTS,
             set => set as usize,
         };
@@ -444,6 +444,22 @@ pub struct CommInfo {
     pub counters: CollectiveCounters,
     /// In what ranks differ, after `MISMATCH`; which setting is too small, after `NO_RESOURCES`.
     pub why: Option<String>,
+}
+
+/// How far an operation is that runs a program over messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProgramProgress {
+    /// The algorithm that runs, never `AUTO`.
+    pub algo: Algorithm,
+    /// Segments that this rank takes part in.
+    pub segments: u64,
+    /// How many segments may be under way at once.
+    pub at_once: u64,
+    /// Steps of this rank that have run, of all segments.
+    pub steps_run: u64,
+    /// All its steps.
+    pub steps: u64,
 }
 
 /// An operation that cannot be cancelled; it goes on.

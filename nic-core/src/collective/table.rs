@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ringbell_nic_abi::Status;
-use ringbell_onc_engines::program::{Locality, Order};
+use ringbell_onc_engines::program::{HostRanks, Locality, Order};
 use rustc_hash::FxHashMap;
 
 use super::channel::Channel;
@@ -223,9 +223,10 @@ impl Table {
             .map_or_else(Thresholds::default, |c| c.settings.thresholds)
     }
 
-    /// Consecutive ranks of a communicator that share a host; 0: not known, or not as many on each.
-    pub(crate) fn host_ranks(&self, slot: u32) -> u32 {
-        self.comm(slot).map_or(0, |c| c.settings.host_ranks)
+    /// Which ranks of a communicator share a host.
+    pub(crate) fn host_ranks(&self, slot: u32) -> HostRanks {
+        self.comm(slot)
+            .map_or_else(HostRanks::default, |c| c.settings.host_ranks.clone())
     }
 
     /// How the ranks of a communicator reach each other by messages.
@@ -233,7 +234,7 @@ impl Table {
         self.comm(slot)
             .map_or(Locality::Network, |c| match c.settings.trees {
                 true => Locality::Trees,
-                false => Locality::of_hosts(c.ranks(), c.settings.host_ranks),
+                false => Locality::of_hosts(c.ranks(), &c.settings.host_ranks),
             })
     }
 

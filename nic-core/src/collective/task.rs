@@ -1,5 +1,7 @@
 //! What an operation does, and when it may begin.
 
+use smallvec::smallvec;
+
 use super::combine::{Combine, Held};
 use super::direct::Prepared;
 use super::Side;
@@ -84,7 +86,7 @@ pub(crate) struct LocalPass {
 
 impl From<LocalPass> for Combine {
     fn from(p: LocalPass) -> Combine {
-        let mut sources = vec![(p.source, false)];
+        let mut sources = smallvec![(p.source, false)];
         if p.combine {
             sources.insert(0, (p.result.clone(), false));
         }
@@ -93,7 +95,7 @@ impl From<LocalPass> for Combine {
             op: p.op,
             wire: ringbell_nic_abi::WireType::Same,
             sources,
-            results: vec![(p.result, false)],
+            results: smallvec![(p.result, false)],
             count: p.count,
             done: 0,
             held: Held::default(),

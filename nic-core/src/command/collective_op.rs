@@ -6,7 +6,7 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, PdId, Status, StreamRef,
     WireType,
 };
-use ringbell_onc_engines::program::{choose, choose_strict, Locality, Order};
+use ringbell_onc_engines::program::{choose, choose_strict, HostRanks, Locality, Order};
 
 use super::memory::Memory;
 use super::refusal::Refusal;
@@ -380,14 +380,14 @@ impl Decoder<'_> {
             order,
             host_ranks: match algo {
                 Algorithm::Hierarchical => self.collectives.table.host_ranks(self.slot),
-                _ => 0,
+                _ => HostRanks::default(),
             },
         };
         let refuse = |e: PlanError| {
             tracing::warn!(error = %e, kind = ?spec.kind, ?algo, "no program");
             invalid(algo.code().into())
         };
-        let mut plan = self.collectives.plans.of(shape).map_err(refuse)?;
+        let mut plan = self.collectives.plans.of(&shape).map_err(refuse)?;
         let p = &plan.program;
         let block = u64::from(p.block_chunks.max(1));
         let count = if spec.kind == K::Barrier {
@@ -429,7 +429,7 @@ impl Decoder<'_> {
                 return Err(invalid(dst));
             }
             shape.in_place = true;
-            plan = self.collectives.plans.of(shape).map_err(refuse)?;
+            plan = self.collectives.plans.of(&shape).map_err(refuse)?;
         }
         // The hardware has the order of the ring.
         let for_cards = (spec.kind == K::AllReduce
@@ -440,7 +440,7 @@ impl Decoder<'_> {
             && card::reduces(spec.dtype, spec.op)
             && self.collectives.table.offers_card(self.slot))
         .then_some(Algorithm::Ring);
-        let for_cards = for_cards.map(|algo| self.collectives.plans.of(Shape { algo, ..shape }));
+        let for_cards = for_cards.map(|algo| self.collectives.plans.of(&Shape { algo, ..shape }));
         let for_cards = for_cards.transpose().map_err(refuse)?;
         let freed = self.mmu.deregistrations();
         let pins = self.pin_sides(&sides)?;

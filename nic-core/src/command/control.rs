@@ -9,6 +9,7 @@ use super::refusal::{Answer, Refusal};
 use super::streams::{forget_engines, Streams};
 use crate::session::{slot_of, Incoming, Listening, State, Stream};
 use crate::transport::order::Order;
+use crate::transport::Close;
 use crate::types::{NicTime, WorkToken};
 
 /// Backlog when the descriptor gives none.
@@ -140,13 +141,13 @@ impl Streams {
     /// Sets a connection as the stream of a session.
     pub(super) fn adopt(&mut self, id: SessionId, c: Incoming, why: &'static str) {
         let slot = slot_of(id);
-        let ends = self.transports[c.transport].endpoints(c.conn);
+        let state = self.transports[c.transport].conn_state(c.conn);
         self.conns.insert((c.transport, c.conn), slot);
-        let name = self.transports[c.transport].name();
+        let name = self.transports[c.transport].caps().name;
         tracing::info!(session = id.0, transport = name, peer = %c.peer, why, "established");
         if let Some(session) = self.sessions.at(slot) {
             self.transports[c.transport].grant(c.conn, session.pd);
-            session.local = ends.map(|e| e.0);
+            session.local = state.map(|s| s.local);
             session.peer = Some(c.peer);
             session.why = why;
             session.state = State::Stream(Stream {
@@ -228,7 +229,7 @@ impl Streams {
         let (shut, transport, conn) = (s.shut || s.reset, s.transport, s.conn);
         s.shut = true;
         if !shut {
-            self.transports[transport].shutdown(conn);
+            self.transports[transport].close(conn, Close::Sending);
         }
         Ok((0, 0))
     }
@@ -257,7 +258,7 @@ impl Streams {
                 }
                 for c in l.pending {
                     self.conns.remove(&(c.transport, c.conn));
-                    self.transports[c.transport].abort(c.conn);
+                    self.transports[c.transport].close(c.conn, Close::Now);
                 }
                 for token in l.accepts {
                     self.end(token, Status::Aborted, 0, 0);
@@ -270,7 +271,7 @@ impl Streams {
                 ..
             } => {
                 self.conns.remove(&(transport, conn));
-                self.transports[transport].abort(conn);
+                self.transports[transport].close(conn, Close::Now);
                 self.end(work, Status::Aborted, 0, 0);
             }
             State::Stream(s) => {
@@ -281,7 +282,7 @@ impl Streams {
                 } else {
                     forget_engines(env, conn, false);
                     self.lingering.insert(conn, env.now.plus(self.linger));
-                    self.transports[s.transport].close(s.conn);
+                    self.transports[s.transport].close(s.conn, Close::Gracefully);
                 }
             }
         }

@@ -122,8 +122,8 @@ impl EnginePlaces<'_> {
         engines.put(engine, key, session, item);
         let spec = engines.could_be(engine);
         if let (Some(spec), Direction::Receive, true) = (spec, direction, alone) {
-            let transport = &mut self.streams.transports[stream.transport];
-            if let Some(counter) = transport.take_engine(stream.conn, spec) {
+            let hardware = self.streams.transports[stream.transport].hardware();
+            if let Some(counter) = hardware.and_then(|h| h.take_engine(stream.conn, spec)) {
                 engines.count_in_hardware(engine, counter);
             }
         }

@@ -11,7 +11,7 @@ use super::env::Env;
 use super::streams::Streams;
 use crate::engine::{Direction, EngineUseError, Outcome, Return};
 use crate::memory::nic_memory::{Block, NIC_VA};
-use crate::transport::{Payload, RecvWork, SendWork, TransportEvent};
+use crate::transport::{Payload, RecvWork, SendWork, TransportEvent, Work};
 use crate::types::{Buffer, ConnId, Owner, WorkToken};
 
 /// Marks our own operations; tokens of descriptors stay below.
@@ -96,7 +96,7 @@ impl Returns {
                 buffer: buffer(BUFFER),
                 some: true,
             };
-            streams.transports[r.t].post_recv(r.conn, work);
+            streams.transports[r.t].post(r.conn, Work::Receive(work));
         } else {
             let left = &r.rest[r.rest_from..];
             if left.is_empty() {
@@ -184,7 +184,7 @@ impl Returning {
             payload,
             push: true,
         };
-        streams.transports[self.t].post_send(self.conn, work);
+        streams.transports[self.t].post(self.conn, Work::Send(work));
     }
 
     /// Frees the resources of an answer; after an orderly end also half-closes the stream.

@@ -250,7 +250,7 @@ impl Core {
         let mut moved = arrived;
         for i in 0..self.streams.transports.len() {
             let t = &mut self.streams.transports[i];
-            let taker = t.packets().filter(|_| arrived).map(|t| t.protocol());
+            let taker = arrived.then(|| t.caps().protocol).flatten();
             if taker == Some(Protocol::Roce) && !is_due && !t.is_quiet() {
                 // The next step answers first of all: together with what a kernel sends upon these
                 // packets.

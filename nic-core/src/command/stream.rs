@@ -14,7 +14,7 @@ use crate::engine::Direction;
 use crate::outstanding::Operation;
 use crate::permit::Permit;
 use crate::session::{slot_of, State};
-use crate::transport::{Payload, RecvWork, SendWork};
+use crate::transport::{Payload, RecvWork, SendWork, Work};
 use crate::types::{Buffer, ConnId, Owner, WorkToken};
 
 impl Core {
@@ -103,16 +103,17 @@ impl Core {
         {
             return false;
         }
-        let transport = &mut self.streams.transports[transport];
-        let Some(small) = transport.next_small(conn) else {
-            return false;
-        };
-        let (d, n) = (entry.transfer(), u32::from(small.len));
-        let fits = n == d.len || (d.flags.contains(Flags::SOME) && n < d.len);
-        if n == 0 || !fits || !self.memory.write_small(pd, &d, &small) {
+        let (transport, memory) = (&mut self.streams.transports[transport], &mut self.memory);
+        let mut n = 0;
+        let received = transport.recv_small(conn, &mut |small| {
+            let d = entry.transfer();
+            n = u32::from(small.len);
+            let fits = n == d.len || (d.flags.contains(Flags::SOME) && n < d.len);
+            n != 0 && fits && memory.write_small(pd, &d, small)
+        });
+        if !received {
             return false;
         }
-        transport.take_small(conn, &small);
         session.rx_bytes += u64::from(n);
         self.report.counters.rx_bytes += u64::from(n);
         self.complete_next(q, Opcode::Recv, entry, n.into());
@@ -196,7 +197,7 @@ impl Core {
             buffer,
             some,
         };
-        self.streams.transports[t].post_recv(conn, work);
+        self.streams.transports[t].post(conn, Work::Receive(work));
     }
 
     /// Consumes the entry that a queue has shown.
@@ -282,15 +283,13 @@ impl Core {
             conn: Some(stream),
             ..work
         });
-        self.streams.transports[stream.0].post_send(
-            stream.1,
-            SendWork {
-                token,
-                by,
-                payload,
-                push: d.flags.contains(Flags::PUSH),
-            },
-        );
+        let work = SendWork {
+            token,
+            by,
+            payload,
+            push: d.flags.contains(Flags::PUSH),
+        };
+        self.streams.transports[stream.0].post(stream.1, Work::Send(work));
     }
 
     /// Where a receive arrives instead of in `buffer`, when that is better.
@@ -373,16 +372,9 @@ impl Core {
     #[inline]
     fn post_remote(&mut self, (t, conn): Conn, token: WorkToken, remote: &Remote) {
         let transport = &mut self.streams.transports[t];
-        let posted = transport.post_remote(conn, remote.work(token));
+        transport.post(conn, Work::Remote(remote.work(token)));
         // A transport that does not notice work by itself.
         self.is_due |= transport.is_quiet();
-        if let Err(status) = posted {
-            let opcode = self
-                .outstanding
-                .get_mut(token)
-                .map_or(0, |w| w.opcode.code());
-            self.retire(token, status, 0, opcode.into());
-        }
     }
 
     /// Posts the operations whose rank has been dialled, and ends those whose rank is gone.

@@ -10,10 +10,11 @@ use super::env::Env;
 use super::memory::Memory;
 use super::refusal::Refusal;
 use crate::engine::{Direction, EngineFailed, Engines};
+use crate::memory::Sharer;
 use crate::network::{Network, Protocol, PROTOCOLS};
 use crate::outstanding::{Operation, Retired};
 use crate::session::{slot_of, Sessions, State, Stream};
-use crate::transport::{deliver, Takers, Transport};
+use crate::transport::{deliver, Close, ConnState, Takers, Transport};
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
 /// Most losses that are kept to be reported; each is logged.
@@ -112,7 +113,8 @@ impl Streams {
         let refusal = match &session.state {
             State::Stream(s) if s.reset => {
                 let failed = engines.failure_on(s.transport, s.conn);
-                let reset = self.transports[s.transport].reset_status(s.conn);
+                let state = self.transports[s.transport].conn_state(s.conn);
+                let reset = state.map_or(ConnState::RESET, |c| c.reset);
                 failed.map_or(reset, EngineFailed::status)
             }
             State::Stream(s) => return Ok((s.transport, s.conn)),
@@ -128,7 +130,13 @@ impl Streams {
     /// Received bytes of a connection that have passed its engine in the NIC and not in the card.
     pub(super) fn unseen(&mut self, transport: usize, conn: ConnId) -> Vec<u8> {
         let transport = self.transports.get_mut(transport);
-        transport.map_or(Vec::new(), |t| t.unseen(conn))
+        let hardware = transport.and_then(|t| t.hardware());
+        hardware.map_or(Vec::new(), |h| h.unseen(conn))
+    }
+
+    /// The parts of transports whose peers can map this NIC's memory.
+    pub(crate) fn sharers(&mut self) -> impl Iterator<Item = &mut dyn Sharer> {
+        self.transports.iter_mut().filter_map(|t| t.sharer())
     }
 
     /// The established stream of a session, with its domain. `pd` is none for the host, which owns
@@ -160,7 +168,7 @@ impl Streams {
 
     /// Half-closes a stream.
     pub(super) fn end_sending(&mut self, (t, conn): Conn) {
-        self.transports[t].shutdown(conn);
+        self.transports[t].close(conn, Close::Sending);
         let slot = self.conns.get(&(t, conn)).copied();
         if let Some(s) = slot.and_then(|slot| self.stream_at(slot)) {
             s.shut = true;
@@ -215,7 +223,7 @@ impl Streams {
     /// Ends a connection at once: its engines see no more.
     pub(super) fn abort(&mut self, (t, conn): Conn, env: &mut Env<'_>) {
         self.lingering.remove(&(t, conn));
-        self.transports[t].abort(conn);
+        self.transports[t].close(conn, Close::Now);
         forget_engines(env, (t, conn), true);
     }
 
@@ -237,7 +245,7 @@ impl Streams {
     /// A connection attempt of a session ends.
     fn drop_attempt(&mut self, slot: u32, (t, conn): Conn) {
         self.conns.remove(&(t, conn));
-        self.transports[t].abort(conn);
+        self.transports[t].close(conn, Close::Now);
         if let Some(s) = self.sessions.at(slot) {
             s.state = State::Idle;
         }
@@ -290,7 +298,7 @@ impl Streams {
             let stream = self.stream_at(slot).map(|s| (s.transport, s.conn));
             let kept = stream.is_some_and(|c| keep.contains(&c));
             if let (Some((t, conn)), true) = (stream, stopping && !kept) {
-                if self.transports[t].undelivered(conn) > 0 {
+                if self.undelivered((t, conn)) > 0 {
                     self.note_loss((t, conn), "its session was not closed before the NIC");
                 }
             }
@@ -312,8 +320,11 @@ impl Streams {
             return true;
         }
         // Packets come by ports alone, and so do those that have places.
-        let expects_places = || self.transports.iter().any(|t| t.expects_places());
-        self.has_ports() && (expects_places() || self.network.poll())
+        if !self.has_ports() {
+            return false;
+        }
+        let mut takers = self.transports.iter_mut().filter_map(|t| t.packets());
+        takers.any(|t| t.expects_places()) || self.network.poll()
     }
 
     /// Passes what has arrived at the ports to the transports.
@@ -322,8 +333,8 @@ impl Streams {
         let mut takers: Takers<'_> = [const { None }; PROTOCOLS];
         let mut writes = 0;
         for (i, transport) in transports.iter_mut().enumerate() {
-            if let Some(taker) = transport.packets() {
-                let protocol = taker.protocol();
+            let protocol = transport.caps().protocol;
+            if let (Some(protocol), Some(taker)) = (protocol, transport.packets()) {
                 // The one that writes to memory as it receives.
                 if protocol == Protocol::Roce {
                     writes = i;
@@ -340,14 +351,21 @@ impl Streams {
         !self.network.ports().is_empty()
     }
 
+    /// Bytes that were reported as sent over a connection and that the peer has not confirmed.
+    pub(super) fn undelivered(&self, (t, conn): Conn) -> u64 {
+        let state = self.transports[t].conn_state(conn);
+        state.map_or(0, |c| c.undelivered)
+    }
+
     /// Records that a stream ends before the peer has everything. To be called before the transport
     /// drops it.
     pub(super) fn note_loss(&mut self, (t, conn): Conn, why: &'static str) {
         let transport = &self.transports[t];
-        let Some((local, peer)) = transport.endpoints(conn) else {
+        let Some(state) = transport.conn_state(conn) else {
             return;
         };
-        let (name, bytes) = (transport.name(), transport.undelivered(conn));
+        let (name, bytes) = (transport.caps().name, state.undelivered);
+        let (local, peer) = (state.local, state.peer);
         tracing::warn!(transport = name, %local, %peer, bytes, why, "a stream has ended before the peer had everything");
         if self.lost.len() < LOST_MAX {
             self.lost.push(Undelivered {

@@ -8,7 +8,7 @@ use super::env::Env;
 use super::streams::{forget_engines, Conn, Streams};
 use crate::session::{Incoming, State};
 use crate::transport::order::{is_for_another, Order};
-use crate::transport::TransportEvent;
+use crate::transport::{Close, TransportEvent};
 
 impl Streams {
     /// An event of a transport, except the end of an operation.
@@ -31,14 +31,14 @@ impl Streams {
                 peer,
             } => {
                 let Some(&slot) = self.listeners.get(&(t, listener)) else {
-                    return self.transports[t].abort(conn);
+                    return self.transports[t].close(conn, Close::Now);
                 };
                 let id = self.sessions.id(slot);
                 let Some(State::Listening(l)) = self.sessions.at(slot).map(|s| &mut s.state) else {
-                    return self.transports[t].abort(conn);
+                    return self.transports[t].close(conn, Close::Now);
                 };
                 if l.pending.len() >= l.backlog && l.accepts.is_empty() {
-                    return self.transports[t].abort(conn);
+                    return self.transports[t].close(conn, Close::Now);
                 }
                 l.pending.push_back(Incoming {
                     transport: t,
@@ -67,7 +67,7 @@ impl Streams {
 
     fn on_connected(&mut self, (t, conn): Conn) {
         let Some(&slot) = self.conns.get(&(t, conn)) else {
-            return self.transports[t].abort(conn);
+            return self.transports[t].close(conn, Close::Now);
         };
         let Some(s) = self.sessions.at(slot) else {
             return;
@@ -116,7 +116,7 @@ impl Streams {
     fn on_peer(&mut self, (t, conn): Conn, kind: EventKind, env: &mut Env<'_>) {
         let reset = kind == EventKind::PeerReset;
         if reset && self.lingering.contains_key(&(t, conn)) {
-            if self.transports[t].undelivered(conn) > 0 {
+            if self.undelivered((t, conn)) > 0 {
                 self.note_loss((t, conn), "the peer has reset the connection");
             }
             return self.abort((t, conn), env);
@@ -133,7 +133,7 @@ impl Streams {
                 s.reset |= reset;
                 s.peer_closed |= !reset;
                 let why = if reset {
-                    self.transports[t].reset_status(conn).1
+                    self.transports[t].conn_state(conn).map_or(0, |c| c.reset.1)
                 } else {
                     0
                 };

@@ -134,8 +134,7 @@ pub enum TransportEvent {
         conn: ConnId,
     },
     /// The peer reset the connection or is gone. Posted operations retire with `ConnectionReset`,
-    /// or `HostUnreachable` if no way leads to it; the id stays until `Transport::close` or
-    /// `Transport::abort`.
+    /// or `HostUnreachable` if no way leads to it; the id stays until `Transport::close`.
     Reset {
         /// Which.
         conn: ConnId,

@@ -7,7 +7,7 @@ use ringbell_nic_abi::{InlineSend, SessionId};
 
 use super::{Pieces, HEAD};
 use crate::memory::nic_memory::Block;
-use crate::transport::{Payload, RecvWork, SendWork, Target, Transport};
+use crate::transport::{Payload, RecvWork, SendWork, Target, Transport, Work};
 use crate::types::{ConnId, NicTime, Owner, WorkToken};
 
 /// Tokens of operations that belong to links; the command layer's own never have this bit.
@@ -250,22 +250,20 @@ impl<K: Copy + PartialEq> Link<K> {
                     payload,
                     push,
                 };
-                transport.post_send(self.conn, work);
+                transport.post(self.conn, Work::Send(work));
             } else if push {
                 done.extend(f.key);
             }
             let n = f.payload.iter().count();
             for (i, piece) in f.payload.iter().enumerate() {
                 let token = self.hand(next_token, &f, piece.len.into(), i + 1 == n);
-                transport.post_send(
-                    self.conn,
-                    SendWork {
-                        token,
-                        by: f.by,
-                        payload: Payload::Memory(*piece),
-                        push: i + 1 == n && self.tx.is_empty(),
-                    },
-                );
+                let work = SendWork {
+                    token,
+                    by: f.by,
+                    payload: Payload::Memory(*piece),
+                    push: i + 1 == n && self.tx.is_empty(),
+                };
+                transport.post(self.conn, Work::Send(work));
             }
         }
         moved
@@ -290,7 +288,7 @@ impl<K: Copy + PartialEq> Link<K> {
                 push: last && self.tx.is_empty(),
             };
             let to = Target { key, offset, last };
-            transport.post_write(self.conn, work, to);
+            transport.post(self.conn, Work::Write(work, to));
             offset += piece.len;
         }
     }
@@ -363,14 +361,12 @@ impl<K: Copy + PartialEq> Link<K> {
     ) {
         *next_token += 1;
         self.rx = Rx::Head(*next_token);
-        transport.post_recv(
-            self.conn,
-            RecvWork {
-                token: WorkToken(LINK_TOKEN | *next_token),
-                by: Owner::NIC,
-                buffer,
-                some: false,
-            },
-        );
+        let work = RecvWork {
+            token: WorkToken(LINK_TOKEN | *next_token),
+            by: Owner::NIC,
+            buffer,
+            some: false,
+        };
+        transport.post(self.conn, Work::Receive(work));
     }
 }

@@ -12,7 +12,7 @@ use super::stream::{LinkState, Rx};
 use super::{Dest, Io, Link, Outgoing, Pieces, EXPOSED_TOKEN, HEAD, LINK_TOKEN};
 use crate::memory::nic_memory::{Block, NicMemory};
 use crate::transport::order::{is_for_another, Order};
-use crate::transport::{Payload, RecvWork, SendWork, TransportEvent};
+use crate::transport::{Close, Payload, RecvWork, SendWork, TransportEvent, Work};
 use crate::types::{ConnId, ListenerId, NicTime, Owner, WorkToken};
 
 /// Time between two attempts to connect.
@@ -375,7 +375,7 @@ impl<K: Copy + PartialEq> Links<K> {
             buffer,
             some: false,
         };
-        io.transports[t].post_recv(conn, work);
+        io.transports[t].post(conn, Work::Receive(work));
         // The first bytes are in the transport's buffer as a rule: they go before more come, which
         // then take no way around.
         self.has_posted = true;
@@ -499,7 +499,7 @@ impl<K: Copy + PartialEq> Links<K> {
                     link.why = Order::new(io.transports, io.net, peer).why(io.transports, t);
                 }
                 io.transports[t].watch(conn);
-                let (peer, transport) = (link.peer, io.transports[t].name());
+                let (peer, transport) = (link.peer, io.transports[t].caps().name);
                 tracing::info!(?peer, transport, why = link.why, "a link is up");
                 link.queue(Outgoing {
                     channel: 0,
@@ -534,7 +534,7 @@ impl<K: Copy + PartialEq> Links<K> {
                 let room = free.is_some() || self.all.len() < MAX_LINKS;
                 let head = io.dma.nic_memory.alloc(HEAD as u64);
                 let Some(head) = head.filter(|_| room) else {
-                    io.transports[t].abort(conn);
+                    io.transports[t].close(conn, Close::Now);
                     return Some(LinkEvent::Nothing);
                 };
                 let mut link =
@@ -650,7 +650,7 @@ impl<K: Copy + PartialEq> Links<K> {
         let me = self.me();
         self.restless.insert(link);
         let l = &mut self.all[link];
-        io.transports[l.transport].abort(l.conn);
+        io.transports[l.transport].close(l.conn, Close::Now);
         self.by_conn.remove(&(l.transport, l.conn));
         self.heads.retain(|h| *h != link);
         let was_up = l.state == LinkState::Up;
@@ -674,7 +674,7 @@ impl<K: Copy + PartialEq> Links<K> {
     pub(crate) fn close(&mut self, io: &mut Io<'_>) {
         let up = self.all.iter_mut().filter(|l| l.state == LinkState::Up);
         for l in up {
-            io.transports[l.transport].close(l.conn);
+            io.transports[l.transport].close(l.conn, Close::Gracefully);
             // The receive that ends with it is no reason to cut the connection.
             l.state = LinkState::Down(NicTime(u64::MAX));
         }
@@ -696,8 +696,8 @@ impl<K: Copy + PartialEq> Links<K> {
         };
         let l = &mut self.all[link];
         let transport = &mut io.transports[l.transport];
-        transport.post_send(l.conn, work);
-        transport.close(l.conn);
+        transport.post(l.conn, Work::Send(work));
+        transport.close(l.conn, Close::Gracefully);
         self.by_conn.remove(&(l.transport, l.conn));
         l.conn = ConnId(u32::MAX);
         l.asked = l.asked.saturating_add(1);

@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pieces of so many bytes and more are kept and counted.
+/// Pieces of so many bytes and more are counted.
 const SMALLEST: usize = 4 << 10;
 /// Bytes that are kept for the next loans.
 const KEPT: usize = 4 << 20;
@@ -60,14 +60,12 @@ impl Lender {
     }
 
     fn lend(&self, len: usize, promised: bool) -> Option<Box<[u8]>> {
-        if len < SMALLEST {
-            return Some(vec![0; len].into());
-        }
         let mut stock = self.stock();
-        if !promised && stock.lent + len > stock.most {
+        let counted = counted(len);
+        if !promised && counted > 0 && stock.lent + counted > stock.most {
             return None;
         }
-        stock.lent += len;
+        stock.lent += counted;
         let kept = stock.free.get_mut(class(len)).and_then(Vec::pop);
         stock.kept -= kept.as_ref().map_or(0, |_| len);
         drop(stock);
@@ -76,11 +74,11 @@ impl Lender {
 
     fn take_back(&self, bytes: Box<[u8]>) {
         let len = bytes.len();
-        if len < SMALLEST {
+        if len == 0 {
             return;
         }
         let mut stock = self.stock();
-        stock.lent -= len;
+        stock.lent -= counted(len);
         if stock.kept + len > KEPT {
             // Freed without the lock.
             drop(stock);
@@ -96,7 +94,15 @@ impl Lender {
 }
 
 fn class(len: usize) -> usize {
-    (len / SMALLEST).ilog2() as usize
+    len.ilog2() as usize
+}
+
+fn counted(len: usize) -> usize {
+    if len < SMALLEST {
+        0
+    } else {
+        len
+    }
 }
 
 /// A piece that is lent until it is dropped.

@@ -121,12 +121,12 @@ impl Messages {
         };
         let m = &mut c.members[rank as usize];
         let Some(link) = m.link else { return };
-        let transport = &io.transports[self.links.at(link).session().0];
+        let caps = io.transports[self.links.at(link).session().0].caps();
         m.credits.add(credits);
         m.terms = Some(Terms {
             buffer,
-            asking: transport.eager_max(),
-            announcing: transport.exposes(),
+            asking: caps.eager_max,
+            announcing: caps.exposes,
         });
         self.send_late(io, (ctx, rank));
     }

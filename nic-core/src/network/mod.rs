@@ -19,7 +19,7 @@ mod route;
 mod routes;
 mod to_all;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -345,6 +345,8 @@ impl Network {
             let fits =
                 room.len() >= IP_UDP_HEADERS && batch.copy_to(packet, &mut room[IP_UDP_HEADERS..]);
             if fits {
+                let port = source.port() ^ batch.way_of(packet);
+                let source = SocketAddrV4::new(*source.ip(), port);
                 udp::emit(room, source, to, how.ecn, len);
             }
             // The port drops and counts what is longer than its room.

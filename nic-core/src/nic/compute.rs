@@ -10,7 +10,7 @@ use ringbell_onc_engines::stream::StreamEngine;
 use super::inbox::Inbox;
 use super::Nic;
 use crate::collective::{
-    CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
+    CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError, ProgramProgress,
 };
 use crate::command::{On, Window};
 use crate::engine::{
@@ -426,6 +426,15 @@ impl Nic {
         })
     }
 
+    /// How far the oldest operation of a communicator is that runs a program over messages; `None`
+    /// when there is none.
+    ///
+    /// # Errors
+    /// [`CommError::Unknown`].
+    pub fn program_progress(&self, id: CommId) -> Result<Option<ProgramProgress>, CommError> {
+        self.core(|c| c.collectives.program_progress(id))
+    }
+
     /// What a communicator is doing, and with what.
     ///
     /// # Errors
@@ -433,7 +442,7 @@ impl Nic {
     pub fn communicator_info(&self, id: CommId) -> Result<CommInfo, CommError> {
         self.core(|c| {
             let transports = &c.streams.transports;
-            let name = |t: usize| transports.get(t).map_or("-", |t| t.name());
+            let name = |t: usize| transports.get(t).map_or("-", |t| t.caps().name);
             c.collectives.info(id, &name)
         })
     }

@@ -56,7 +56,7 @@ pub(super) struct Facts<'a> {
 /// The description, with what the core has besides.
 pub(super) fn describe(facts: Facts<'_>, core: &Core) -> String {
     let transports = core.streams.transports.iter();
-    let names: Vec<_> = transports.map(|t| t.name()).collect();
+    let names: Vec<_> = transports.map(|t| t.caps().name).collect();
     let names = names.join(", ");
     let m = &core.memory.dma.memory;
     let (window, exports) = (m.window().is_some(), m.exports().len());

@@ -18,7 +18,7 @@ use super::{HostBuffer, HostRegion, Nic, NicBuffer};
 use crate::collective::CommError;
 use crate::command::Core;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS, NIC_VA};
-use crate::memory::{exports, kind_of, FreeError, MemoryError, PointerInfo};
+use crate::memory::{kind_of, FreeError, MemoryError, PointerInfo};
 use crate::shmem::Mapping;
 
 impl Nic {
@@ -332,7 +332,7 @@ impl Nic {
             bus: HOST_BUS + region.va.0,
             len: region.len,
         };
-        self.core(|c| c.memory.exports.share(&memory, &mut c.streams.transports))
+        self.core(|c| c.memory.exports.share(&memory, c.streams.sharers()))
     }
 
     /// Withdraws host memory from peers, and waits until each has unmapped it or is gone.
@@ -342,10 +342,10 @@ impl Nic {
     pub(super) fn withdraw_host(&self, id: u64, va: GpuVa) -> Result<(), FreeError> {
         let waited = self.config().deregister_timeout;
         let deadline = Instant::now() + waited;
-        self.core(|c| c.streams.transports.iter_mut().for_each(|t| t.withdraw(id)));
+        self.core(|c| c.streams.sharers().for_each(|s| s.withdraw(id)));
         let mut peers = 0;
         let ended = self.inner.progress.wait_for(deadline, |c| {
-            peers = exports::holders(id, &c.streams.transports);
+            peers = c.streams.sharers().map(|s| s.holders(id)).sum();
             peers == 0
         });
         match ended {

@@ -13,10 +13,9 @@ use super::*;
 use crate::config::NicConfig;
 use crate::datapath::Datapath;
 use crate::memory::nic_memory::NicMemory;
-use crate::memory::Sharer;
 use crate::network::Network;
 use crate::queue::QueueConfig;
-use crate::transport::{RecvWork, SendWork, Transport, TransportEvent};
+use crate::transport::{Caps, Close, ConnState, Transport, TransportEvent, Work};
 use crate::types::{ConnId, ListenerId};
 use crate::{HostQueue, Nic};
 
@@ -31,11 +30,9 @@ struct Asked {
     silent: OwnedFd,
 }
 
-impl Sharer for Asked {}
-
 impl Transport for Asked {
-    fn name(&self) -> &'static str {
-        "asked"
+    fn caps(&self) -> Caps {
+        Caps::streams("asked")
     }
     fn listen(&mut self, _: u16, _: usize) -> Result<ListenerId, Status> {
         Err(Status::NoResources)
@@ -44,17 +41,14 @@ impl Transport for Asked {
     fn connect(&mut self, _: NicTime, _: SocketAddrV4, _: NicTime) -> Result<ConnId, Status> {
         Err(Status::HostUnreachable)
     }
-    fn post_send(&mut self, _: ConnId, _: SendWork) {}
-    fn post_recv(&mut self, _: ConnId, _: RecvWork) {}
+    fn post(&mut self, _: ConnId, _: Work) {}
     fn is_quiet(&self) -> bool {
         true
     }
     fn cancel(&mut self, _: ConnId, _: crate::types::WorkToken) -> Option<u64> {
         None
     }
-    fn shutdown(&mut self, _: ConnId) {}
-    fn close(&mut self, _: ConnId) {}
-    fn abort(&mut self, _: ConnId) {}
+    fn close(&mut self, _: ConnId, _: Close) {}
     fn step(&mut self, _: NicTime, _: &mut Network, _: &mut Datapath<'_>) -> bool {
         false
     }
@@ -66,7 +60,7 @@ impl Transport for Asked {
         hook.into_iter().for_each(|f| f());
         None
     }
-    fn endpoints(&self, _: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
+    fn conn_state(&self, _: ConnId) -> Option<ConnState> {
         None
     }
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -17,7 +17,6 @@ use super::turns::Sent;
 use super::TransportEvent;
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
-use crate::memory::Sharer;
 use crate::network::{Link, Network, Packet, Protocol};
 use crate::types::{ConnId, NicTime};
 
@@ -25,12 +24,12 @@ use crate::types::{ConnId, NicTime};
 pub(super) const CONTROL_MAX: usize = 256;
 
 /// A transport that sends packets of its own: what its protocol adds to the life of connections.
-pub(super) trait Carrier: Sharer + Send + Sized {
+pub(super) trait Carrier: Send + Sized {
     /// As users name it.
     const NAME: &'static str;
     /// Of its packets.
     const PROTOCOL: Protocol;
-    /// See [`Transport::exposes`](super::Transport::exposes).
+    /// See [`Caps::exposes`](super::Caps::exposes).
     const EXPOSES: Option<u64> = None;
     /// Whether it has one-sided operations.
     const ONE_SIDED: bool = false;

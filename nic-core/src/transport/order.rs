@@ -40,7 +40,7 @@ impl Order {
         peer: SocketAddrV4,
     ) -> Order {
         let is_near = net.is_on_this_host(*peer.ip());
-        let of = |name| transports.iter().position(|t| t.name() == name);
+        let of = |name| transports.iter().position(|t| t.caps().name == name);
         let pair = of("rdma").zip(of("iwarp"));
         Order {
             count: transports.len(),
@@ -80,7 +80,7 @@ impl Order {
 
     /// Why transport `t` carries an outgoing connection, as text for users.
     pub(crate) fn why(&self, transports: &[Box<dyn Transport>], t: usize) -> &'static str {
-        let name = |i: usize| transports.get(i).map_or("", |t| t.name());
+        let name = |i: usize| transports.get(i).map_or("", |t| t.caps().name);
         match (self.pair, self.is_near) {
             (Some((first, _)), true) if t == first => {
                 return "the peer is on this host, where RDMA over UDP goes before iWARP"

@@ -10,16 +10,21 @@ use super::carrier::Carrier;
 use super::connections::{index_of, Connection};
 use super::life::Phase;
 use super::sessions::BLOCKED;
-use super::{PacketTransport, RecvWork, RemoteWork, SendWork, Target, Transport, TransportEvent};
+use super::{Caps, Close, ConnState, PacketTransport, Transport, TransportEvent};
+use super::{RecvWork, Then, Work};
 use crate::datapath::{Datapath, ReceivePath};
 use crate::engine::Direction;
-use crate::network::{Network, Packet, Protocol, Refused, Resolved};
+use crate::network::{Network, Packet, Refused, Resolved};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use ringbell_net::port::Places;
 
 impl<T: Carrier> Transport for T {
-    fn name(&self) -> &'static str {
-        T::NAME
+    fn caps(&self) -> Caps {
+        Caps {
+            protocol: Some(T::PROTOCOL),
+            exposes: T::EXPOSES,
+            ..Caps::streams(T::NAME)
+        }
     }
 
     fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
@@ -51,8 +56,18 @@ impl<T: Carrier> Transport for T {
         Ok(conn)
     }
 
-    fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        self.sessions().post_send(conn, work, |_| {});
+    fn post(&mut self, conn: ConnId, work: Work) {
+        let s = self.sessions();
+        match work {
+            Work::Send(work) => s.post_send(conn, work, |_| {}),
+            Work::Write(work, to) if T::EXPOSES.is_some() => {
+                let token = work.token;
+                s.post_send(conn, work, |c| c.write_to(token, to));
+            }
+            Work::Receive(work) => s.post_recv(conn, work),
+            Work::Remote(work) if T::ONE_SIDED => s.post_remote(conn, work),
+            Work::Write(..) | Work::Remote(_) => s.events.push_back(work.unsupported(conn)),
+        }
     }
 
     fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
@@ -63,28 +78,6 @@ impl<T: Carrier> Transport for T {
             s.mark(index_of(conn));
         }
         was_sent
-    }
-
-    fn post_write(&mut self, conn: ConnId, work: SendWork, to: Target) {
-        let token = work.token;
-        self.sessions()
-            .post_send(conn, work, |c| c.write_to(token, to));
-    }
-
-    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        let s = self.sessions();
-        let refused = match s.table.by_id(conn) {
-            None => (Status::NotConnected, 0),
-            Some(c) => match c.refuses_receives() {
-                Some(why) => why,
-                None => {
-                    c.life_mut().recvs.post(work);
-                    return s.mark(index_of(conn));
-                }
-            },
-        };
-        s.events
-            .push_back(TransportEvent::recv_refused(conn, work.token, refused));
     }
 
     fn recv_now(
@@ -113,10 +106,6 @@ impl<T: Carrier> Transport for T {
         Some(n)
     }
 
-    fn exposes(&self) -> Option<u64> {
-        T::EXPOSES
-    }
-
     fn expose(&mut self, conn: ConnId, work: &RecvWork, in_use: bool) -> Option<u32> {
         let s = self.sessions();
         let c = s.table.by_id(conn)?;
@@ -129,36 +118,6 @@ impl<T: Carrier> Transport for T {
             s.streaming = Some(index_of(conn));
         }
         Some(key)
-    }
-
-    fn expects_places(&self) -> bool {
-        self.parts().streaming.is_some()
-    }
-
-    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
-        if !T::ONE_SIDED {
-            return Err(Status::Unsupported);
-        }
-        let s = self.sessions();
-        let (status, detail) = match s.table.by_id(conn) {
-            None => (Status::NotConnected, 0),
-            Some(c) => match c.refuses_sends() {
-                Some(why) => why,
-                None => {
-                    c.post_remote(work);
-                    s.mark(index_of(conn));
-                    return Ok(());
-                }
-            },
-        };
-        s.events.push_back(TransportEvent::RemoteDone {
-            conn,
-            token: work.token,
-            status,
-            bytes: 0,
-            detail,
-        });
-        Ok(())
     }
 
     fn grant(&mut self, conn: ConnId, pd: PdId) {
@@ -179,11 +138,6 @@ impl<T: Carrier> Transport for T {
         s.table.by_id(conn)?.cancel(token, &mut s.events)
     }
 
-    fn undelivered(&self, conn: ConnId) -> u64 {
-        let c = self.parts().table.get_by_id(conn);
-        c.map_or(0, |c| c.undelivered())
-    }
-
     fn watch(&mut self, conn: ConnId) {
         let s = self.sessions();
         if let Some(c) = s.table.by_id(conn) {
@@ -192,20 +146,19 @@ impl<T: Carrier> Transport for T {
         }
     }
 
-    fn shutdown(&mut self, conn: ConnId) {
-        let s = self.sessions();
-        if let Some(c) = s.table.by_id(conn) {
-            c.end_stream();
-            s.mark(index_of(conn));
-        }
-    }
-
-    fn close(&mut self, conn: ConnId) {
+    fn close(&mut self, conn: ConnId, how: Close) {
         let s = self.sessions();
         let Some(c) = s.table.by_id(conn) else {
             return;
         };
+        if how == Close::Now {
+            c.fail_all((Status::Aborted, 0), &mut s.events);
+            return self.reject(index_of(conn));
+        }
         c.end_stream();
+        if how == Close::Sending {
+            return s.mark(index_of(conn));
+        }
         c.stop_receiving(&mut s.events);
         match c.life().phase {
             Phase::Open if !c.is_over() => {
@@ -219,14 +172,6 @@ impl<T: Carrier> Transport for T {
                 s.events.push_back(TransportEvent::Closed { conn });
                 self.reject(index_of(conn));
             }
-        }
-    }
-
-    fn abort(&mut self, conn: ConnId) {
-        let s = self.sessions();
-        if let Some(c) = s.table.by_id(conn) {
-            c.fail_all((Status::Aborted, 0), &mut s.events);
-            self.reject(index_of(conn));
         }
     }
 
@@ -266,15 +211,14 @@ impl<T: Carrier> Transport for T {
         self.parts().turns.next_timer()
     }
 
-    fn reset_status(&self, conn: ConnId) -> (Status, u64) {
-        let c = self.parts().table.get_by_id(conn);
-        let reset = (Status::ConnectionReset, 0);
-        c.map_or(reset, |c| c.life().end(c.reset_detail()))
-    }
-
-    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        let life = self.parts().table.get_by_id(conn)?.life();
-        Some((life.local, life.peer))
+    fn conn_state(&self, conn: ConnId) -> Option<ConnState> {
+        let c = self.parts().table.get_by_id(conn)?;
+        let life = c.life();
+        Some(ConnState {
+            undelivered: c.undelivered(),
+            reset: life.end(c.reset_detail()),
+            ..ConnState::between(life.local, life.peer)
+        })
     }
 
     fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
@@ -287,8 +231,8 @@ impl<T: Carrier> Transport for T {
 }
 
 impl<T: Carrier> PacketTransport for T {
-    fn protocol(&self) -> Protocol {
-        T::PROTOCOL
+    fn expects_places(&self) -> bool {
+        self.parts().streaming.is_some()
     }
 
     fn expect(&mut self, places: &mut Places, data: &mut Datapath<'_>) {
@@ -298,17 +242,14 @@ impl<T: Carrier> PacketTransport for T {
         }
     }
 
-    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool {
+    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> Then {
         self.take(now, packet, data);
-        // The next step sends what follows.
-        false
+        // What follows is sent by the next step.
+        match std::mem::take(&mut self.sessions().turns.wants_step) {
+            true => Then::Step,
+            false => Then::Next,
+        }
     }
-
-    fn wants_step(&mut self) -> bool {
-        std::mem::take(&mut self.sessions().turns.wants_step)
-    }
-
-    fn answer(&mut self, _: NicTime, _: &mut Network) {}
 
     fn resolved(&mut self, index: usize, outcome: Resolved) {
         match outcome {

@@ -13,7 +13,7 @@ use super::carried::{Addressed, Carried};
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::life::Phase;
 use super::turns::{Sent, Turns};
-use super::{SendWork, TransportEvent};
+use super::{RecvWork, RemoteWork, SendWork, TransportEvent};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::memory::lender::Lender;
@@ -228,6 +228,43 @@ impl<C: Carried> Sessions<C> {
         };
         self.events
             .push_back(TransportEvent::send_refused(conn, work.token, refused));
+    }
+
+    /// Queues a receive.
+    pub(super) fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
+        let refused = match self.table.by_id(conn) {
+            None => (Status::NotConnected, 0),
+            Some(c) => match c.refuses_receives() {
+                Some(why) => why,
+                None => {
+                    c.life_mut().recvs.post(work);
+                    return self.mark(index_of(conn));
+                }
+            },
+        };
+        self.events
+            .push_back(TransportEvent::recv_refused(conn, work.token, refused));
+    }
+
+    /// Queues a one-sided operation.
+    pub(super) fn post_remote(&mut self, conn: ConnId, work: RemoteWork) {
+        let (status, detail) = match self.table.by_id(conn) {
+            None => (Status::NotConnected, 0),
+            Some(c) => match c.refuses_sends() {
+                Some(why) => why,
+                None => {
+                    c.post_remote(work);
+                    return self.mark(index_of(conn));
+                }
+            },
+        };
+        self.events.push_back(TransportEvent::RemoteDone {
+            conn,
+            token: work.token,
+            status,
+            bytes: 0,
+            detail,
+        });
     }
 
     /// A receive that is watched has got its bytes: those that follow go into a buffer that its

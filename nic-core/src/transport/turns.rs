@@ -15,7 +15,7 @@ pub(super) struct Turns {
     pub(super) timers: Timers,
     /// The last step left work behind that no timer covers.
     again: Option<NicTime>,
-    /// See [`wants_step`](super::PacketTransport::wants_step).
+    /// See [`Then::Step`](super::Then::Step).
     pub(super) wants_step: bool,
 }
 

@@ -19,7 +19,9 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Completion, DataType, Descriptor, GpuVa, Lkey,
     Opcode, ReduceOp, Rkey, Status, WireType,
 };
-use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::collective::{
+    CollectiveSettings, CommStatus, CommunicatorConfig, HostRanks,
+};
 use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
@@ -340,10 +342,10 @@ impl World {
     ) -> Vec<CommId> {
         let peers: Vec<_> = members.iter().map(|m| address(*m)).collect();
         let mut settings = settings.clone();
-        if settings.host_ranks == 0 {
+        if settings.host_ranks == HostRanks::default() {
             let ranks = members.len() as u32;
             let mut divisors = (2..ranks).filter(|m| ranks.is_multiple_of(*m));
-            settings.host_ranks = divisors.next().unwrap_or(1);
+            settings.host_ranks = divisors.next().unwrap_or(1).into();
         }
         let make = |(rank, h): (usize, &usize)| {
             let config = CommunicatorConfig {

@@ -27,10 +27,9 @@ use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, Communicator
 use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::transport::{
-    Payload, RecvWork, SendWork, Target, Transport, TransportEvent,
+    Caps, Close, ConnState, Payload, RecvWork, SendWork, Transport, TransportEvent, Work,
 };
 use ringbell_nic_core::types::{CommId, ConnId, ListenerId, NicTime, WorkToken};
-use ringbell_nic_core::Sharer;
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
 
 /// Where the NIC's GPU memory begins, and how much there is.
@@ -147,25 +146,7 @@ impl Played {
     pub fn with<R>(&self, f: impl FnOnce(&mut Wire) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-}
 
-impl Sharer for Played {}
-
-impl Transport for Played {
-    fn name(&self) -> &'static str {
-        "played"
-    }
-    fn listen(&mut self, _: u16, _: usize) -> Result<ListenerId, Status> {
-        Ok(ListenerId(0))
-    }
-    fn unlisten(&mut self, _: ListenerId) {}
-    fn connect(&mut self, _: NicTime, _: SocketAddrV4, _: NicTime) -> Result<ConnId, Status> {
-        self.with(|w| {
-            let conn = ConnId(w.new_stream() as u32);
-            w.events.push_back(TransportEvent::Connected { conn });
-            Ok(conn)
-        })
-    }
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
         self.with(|w| {
             if let Payload::Inline { bytes, .. } = &work.payload {
@@ -203,9 +184,33 @@ impl Transport for Played {
             }
         });
     }
-    fn exposes(&self) -> Option<u64> {
-        // Every other connection.
-        self.with(|w| w.streams.len().is_multiple_of(2).then_some(64))
+}
+
+impl Transport for Played {
+    fn caps(&self) -> Caps {
+        Caps {
+            // Every other connection.
+            exposes: self.with(|w| w.streams.len().is_multiple_of(2).then_some(64)),
+            ..Caps::streams("played")
+        }
+    }
+    fn listen(&mut self, _: u16, _: usize) -> Result<ListenerId, Status> {
+        Ok(ListenerId(0))
+    }
+    fn unlisten(&mut self, _: ListenerId) {}
+    fn connect(&mut self, _: NicTime, _: SocketAddrV4, _: NicTime) -> Result<ConnId, Status> {
+        self.with(|w| {
+            let conn = ConnId(w.new_stream() as u32);
+            w.events.push_back(TransportEvent::Connected { conn });
+            Ok(conn)
+        })
+    }
+    fn post(&mut self, conn: ConnId, work: Work) {
+        match work {
+            Work::Send(work) | Work::Write(work, _) => self.post_send(conn, work),
+            Work::Receive(work) => self.post_recv(conn, work),
+            Work::Remote(work) => unreachable!("no test has {work:?}"),
+        }
     }
     fn expose(&mut self, conn: ConnId, work: &RecvWork, _: bool) -> Option<u32> {
         self.with(|w| {
@@ -215,9 +220,6 @@ impl Transport for Played {
             }
             s.open.then_some(7)
         })
-    }
-    fn post_write(&mut self, conn: ConnId, work: SendWork, _: Target) {
-        self.post_send(conn, work);
     }
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         self.with(|w| {
@@ -234,18 +236,18 @@ impl Transport for Played {
             s.recvs.remove(i).map(|(_, done)| done)
         })
     }
-    fn shutdown(&mut self, _: ConnId) {}
-    fn close(&mut self, conn: ConnId) {
+    fn close(&mut self, conn: ConnId, how: Close) {
+        let ends = match how {
+            Close::Sending => return,
+            Close::Gracefully => Status::NotConnected,
+            Close::Now => Status::Aborted,
+        };
         self.with(|w| {
             w.streams[conn.0 as usize].open = false;
-            w.retire(conn.0 as usize, Status::NotConnected);
-            w.events.push_back(TransportEvent::Closed { conn });
-        });
-    }
-    fn abort(&mut self, conn: ConnId) {
-        self.with(|w| {
-            w.streams[conn.0 as usize].open = false;
-            w.retire(conn.0 as usize, Status::Aborted);
+            w.retire(conn.0 as usize, ends);
+            if how == Close::Gracefully {
+                w.events.push_back(TransportEvent::Closed { conn });
+            }
         });
     }
     fn step(&mut self, _: NicTime, _: &mut Network, data: &mut Datapath<'_>) -> bool {
@@ -324,8 +326,8 @@ impl Transport for Played {
     fn next_timer(&self) -> Option<NicTime> {
         None
     }
-    fn endpoints(&self, _: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        Some((address(2), address(1)))
+    fn conn_state(&self, _: ConnId) -> Option<ConnState> {
+        Some(ConnState::between(address(2), address(1)))
     }
 }
 

@@ -10,7 +10,7 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::{ConnId, NicTime};
 use ringbell_nic_core::wire::iwarp::ddp::{Header, Opcode, Place};
 use ringbell_nic_core::wire::iwarp::mpa::{padding, Crc, Ready, Role, Startup, CRC_BYTES};
@@ -98,7 +98,7 @@ impl Nic {
         peer.data(b"hello");
         assert_eq!(self.until(|n| n.side.received(9)), (Status::Ok, 5));
         assert_eq!(self.side.dma.bytes(into), b"hello");
-        self.side.transport.abort(conn);
+        self.side.transport.close(conn, Close::Now);
     }
 }
 
@@ -290,14 +290,15 @@ pub fn ends_by(nic: &mut Nic, peer: &mut Peer, conn: ConnId, want: Option<Reason
     });
     assert_eq!(end, (Status::ConnectionReset, 0));
     let detail = want.map_or(0, Reason::detail);
-    assert_eq!(nic.side.transport.reset_status(conn).1, detail, "{want:?}");
+    let state = nic.side.transport.conn_state(conn);
+    assert_eq!(state.map(|c| c.reset.1), Some(detail), "{want:?}");
     nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
     nic.until(|_| {
         peer.hear();
         peer.is_closed.then_some(())
     });
     assert_eq!(peer.terminated(), want);
-    nic.side.transport.close(conn);
+    nic.side.transport.close(conn, Close::Gracefully);
     nic.until(|n| n.side.has(TransportEvent::Closed { conn }));
     assert_eq!(nic.side.transport.connections(), 0);
 }

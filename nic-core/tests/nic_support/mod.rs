@@ -15,12 +15,14 @@ use ringbell_gtlb::{Access, DmaMemory};
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
+use ringbell_nic_core::transport::Icrc;
 use ringbell_nic_core::{
     HostQueue, LocalConfig, Nic, NicBuilder, NicConfig, ProgressMode, QueueConfig,
 };
@@ -131,6 +133,28 @@ pub fn with_rdma(
     nic.transport(Box::new(rdma)).network(net)
 }
 
+/// Two NICs that reach each other by RoCEv2 over plain UDP sockets of this host.
+pub fn over_sockets(setups: [Setup; 2]) -> [Host; 2] {
+    let bind = (Ipv4Addr::LOCALHOST, 0).into();
+    let open = |_: &Setup| RocePort::open(&RoceConfig { bind, mtu: None }).expect("a free port");
+    let mut ports = setups.each_ref().map(open).map(Some);
+    let at = ports.each_ref().map(|p| p.as_ref().map(RocePort::local));
+    let ips = setups.each_ref().map(|s| s.nic.ip);
+    let mut n = 0;
+    setups.map(|setup| {
+        let port: Box<dyn Port> = Box::new(ports[n].take().expect("one for each"));
+        let mut net = Network::new(setup.nic.ip, 24, vec![port], &[]).expect("a host's address");
+        net.know_host(ips[1 - n], at[1 - n].expect("its address"));
+        n += 1;
+        let config = RdmaConfig {
+            seed: n as u64,
+            ..RdmaConfig::default()
+        };
+        let rdma = RdmaTransport::new(&net, config).expect("a valid configuration");
+        Host::with(&setup, |nic| nic.transport(Box::new(rdma)).network(net))
+    })
+}
+
 /// UDP over a port of frames.
 pub fn with_udp(
     setup: &Setup,
@@ -167,7 +191,7 @@ impl IwarpPorts {
             net.know_host(*nic, *address);
         }
         let config = IwarpConfig {
-            crc,
+            crc: if crc { Icrc::Always } else { Icrc::Never },
             ..IwarpConfig::default()
         };
         let iwarp = IwarpTransport::new(&net, config).expect("a valid configuration");
@@ -280,6 +304,8 @@ impl Via {
             at += 1;
             let config = RdmaConfig {
                 seed: at as u64,
+                // One end spreads its packets.
+                udp_ports: [1, 3][at - 1],
                 ..RdmaConfig::default()
             };
             Host::with(&setup, |nic| with_rdma(&setup, nic, port, config))

@@ -73,6 +73,7 @@ impl Rig {
             let port = Impair::new(port, Faults { seed, ..faults }).expect("probabilities");
             let config = RdmaConfig {
                 seed,
+                udp_ports: 1 + (seed % 4) as u16,
                 ..RdmaConfig::default()
             };
             Host::with(&setup, |nic| with_rdma(&setup, nic, Box::new(port), config))

@@ -11,7 +11,7 @@ use ringbell_nic_core::network::{
     Datagrams, Headers, Network, Packet, Protocol, Refused, Resolved, Waiter,
 };
 use ringbell_nic_core::port::{Batch, Port, PortCounters};
-use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
+use ringbell_nic_core::transport::{deliver, PacketTransport, Takers, Then};
 use ringbell_nic_core::types::NicTime;
 
 use super::{Link, PATIENCE};
@@ -25,18 +25,14 @@ pub struct Taker {
 }
 
 impl PacketTransport for Taker {
-    fn protocol(&self) -> Protocol {
-        Protocol::Roce
-    }
-    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
+    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> Then {
         if let Headers::Udp(d) = &packet.headers {
             assert_eq!(d.fragment, 0x0000_4000, "identification 0, DF");
             let bytes = packet.frame[d.payload_at..d.end].to_vec();
             self.got.push((d.src, d.ecn, bytes));
         }
-        false
+        Then::Next
     }
-    fn answer(&mut self, _: NicTime, _: &mut Network) {}
     fn resolved(&mut self, _: usize, _: Resolved) {}
     fn refused(&mut self, _: NicTime, by: Refused, _: &Network) {
         self.refused.push(by);

@@ -9,6 +9,9 @@ use ringbell_nic_core::port::impair::Faults;
 use ringbell_onc_engines::program::algorithms;
 
 use super::collective_support::Rng;
+use super::drawn;
+use super::failing::Fails;
+use super::merging::Merge;
 
 /// Bytes of an operand.
 pub(super) const OPERAND: usize = 128 << 10;
@@ -149,7 +152,10 @@ pub(super) enum Scene {
         fault: Fault,
     },
     /// Memory that is withdrawn, and comes back elsewhere.
-    Withdrawn { from: usize, to: usize },
+    Withdrawn {
+        from: usize,
+        to: usize,
+    },
     /// Two communicators whose ranks begin to make them one after the other.
     Groups {
         both: [Vec<usize>; 2],
@@ -176,9 +182,15 @@ pub(super) enum Scene {
         by: usize,
     },
     /// An all-reduce of kernels' streams.
-    Streams { count: u64, order: u64 },
+    Streams {
+        count: u64,
+        order: u64,
+    },
     /// A communicator with engines at its input and output.
-    Engines { members: Vec<usize>, count: u64 },
+    Engines {
+        members: Vec<usize>,
+        count: u64,
+    },
     /// A user's program.
     Program {
         members: Vec<usize>,
@@ -186,6 +198,8 @@ pub(super) enum Scene {
         with: With,
         order: u64,
     },
+    Fails(Fails),
+    Merges(Merge),
 }
 
 /// An operation, or what happens between two of them.
@@ -324,24 +338,24 @@ pub(super) struct Plan {
 }
 
 /// Numbers below a limit.
-struct Dice(Rng);
+pub(super) struct Dice(pub(super) Rng);
 
 impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(super) fn below(&mut self, limit: usize) -> usize {
         (self.0.next() % limit as u64) as usize
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(super) fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
-    fn two(&mut self, ranks: usize) -> (usize, usize) {
+    pub(super) fn two(&mut self, ranks: usize) -> (usize, usize) {
         let from = self.below(ranks);
         (from, (from + 1 + self.below(ranks - 1)) % ranks)
     }
 
     /// A length: most are short, and some end beside a power of two.
-    fn len(&mut self, most: usize) -> usize {
+    pub(super) fn len(&mut self, most: usize) -> usize {
         let up_to = 1 << self.below(most.ilog2() as usize + 1);
         let len = match self.below(3) {
             0 => up_to + self.below(3) - 1,
@@ -710,6 +724,7 @@ impl Plan {
             let op = last.program(ranks);
             steps.insert(at, Step { id, after: 0, op });
         }
+        drawn::add(&mut steps, seed, ranks);
         Plan {
             seed,
             ranks,

@@ -9,9 +9,9 @@ use ringbell_nic_core::engine::Direction;
 use ringbell_onc_engines::stream::{EngineError, Registry, StreamEngine};
 
 use super::collective_support::nic::driven::*;
-use super::groups;
 use super::plan::{End, Fault, Scene, OPERAND};
 use super::run::{Holds, Lent, Pending, Run, MEMORY, TIMEOUT_US};
+use super::{failing, groups, merging};
 
 /// Where memory is mapped that is withdrawn again.
 const SECOND: GpuVa = GpuVa(0x9_0000_0000);
@@ -44,6 +44,8 @@ pub(super) fn play(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
         | Scene::Left { members, .. }
         | Scene::Engines { members, .. }
         | Scene::Program { members, .. } => members.clone(),
+        Scene::Fails(scene) => vec![scene.from, scene.to],
+        Scene::Merges(scene) => scene.members(),
     };
     if run.victim().is_some_and(|v| needs.contains(&v)) {
         return Ok(());
@@ -105,6 +107,8 @@ pub(super) fn play(run: &mut Run<'_>, id: usize, scene: &Scene) -> Done {
             with,
             order,
         } => groups::program(run, id, members, count, with, order),
+        Scene::Fails(ref scene) => failing::play(run, id, scene),
+        Scene::Merges(ref scene) => merging::play(run, id, scene),
     }
 }
 

@@ -11,7 +11,7 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::tap::{TapConfig, TapPort};
 use ringbell_nic_core::port::{MacAddr, Port};
 use ringbell_nic_core::transport::tcp::TcpConfig;
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{Close, Transport, TransportEvent};
 use ringbell_nic_core::types::{ConnId, NicTime};
 
 use super::Side;
@@ -215,7 +215,7 @@ impl Live {
         self.side.dma.bytes(b)[..bytes as usize].to_vec()
     }
     pub fn close(&mut self, conn: ConnId) {
-        self.side.transport.close(conn);
+        self.side.transport.close(conn, Close::Gracefully);
         self.until(|l| l.side.has(TransportEvent::Closed { conn }));
     }
     /// Keeps answering (acknowledgements, FIN) until the other program has ended.

@@ -17,7 +17,7 @@ use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::{
-    deliver, Payload, RecvWork, SendWork, Takers, Transport, TransportEvent,
+    deliver, Payload, RecvWork, SendWork, Takers, Transport, TransportEvent, Work,
 };
 use ringbell_nic_core::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
 
@@ -94,9 +94,8 @@ impl<T: Opened> SideOf<T> {
     /// A step that leaves the events with the transport.
     pub fn move_on(&mut self, now: NicTime) -> bool {
         let mut takers: Takers<'_> = [const { None }; PROTOCOLS];
-        let taker = self.transport.packets().unwrap(); // it sends packets
-        let protocol = taker.protocol();
-        takers[protocol as usize] = Some(taker);
+        let protocol = self.transport.caps().protocol.unwrap(); // it sends packets
+        takers[protocol as usize] = self.transport.packets();
         let data = &mut Datapath::without_engines(&mut self.dma);
         let arrived = deliver(now, &mut self.net, &mut takers, data);
         self.transport.step(now, &mut self.net, data) || arrived
@@ -109,26 +108,22 @@ impl<T: Opened> SideOf<T> {
         &*self.net.ports()[0]
     }
     pub fn send(&mut self, conn: ConnId, token: u64, buffer: Buffer) {
-        self.transport.post_send(
-            conn,
-            SendWork {
-                token: WorkToken(token),
-                by: Owner::NIC,
-                payload: Payload::Memory(buffer),
-                push: true,
-            },
-        );
+        let work = SendWork {
+            token: WorkToken(token),
+            by: Owner::NIC,
+            payload: Payload::Memory(buffer),
+            push: true,
+        };
+        self.transport.post(conn, Work::Send(work));
     }
     pub fn recv(&mut self, conn: ConnId, token: u64, buffer: Buffer, some: bool) {
-        self.transport.post_recv(
-            conn,
-            RecvWork {
-                token: WorkToken(token),
-                by: Owner::NIC,
-                buffer,
-                some,
-            },
-        );
+        let work = RecvWork {
+            token: WorkToken(token),
+            by: Owner::NIC,
+            buffer,
+            some,
+        };
+        self.transport.post(conn, Work::Receive(work));
     }
     /// Takes the first event that `f` accepts.
     pub fn take<R>(&mut self, f: impl Fn(&TransportEvent) -> Option<R>) -> Option<R> {

@@ -2,7 +2,7 @@
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
-use super::is_strict;
+use super::{is_strict, HostRanks};
 
 /// How the ranks of a communicator reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,14 +15,14 @@ pub enum Locality {
     /// and combine what goes to a root. Of a reduction only where the order of operands changes no
     /// bit.
     Trees,
-    /// Messages, where every host has the same number of consecutive ranks, more than one.
+    /// Messages, where there are several hosts and each has more than one rank.
     Hosts,
 }
 
 impl Locality {
-    /// By messages among ranks of which so many consecutive ones share each host; 0: not known.
-    pub const fn of_hosts(ranks: u32, host_ranks: u32) -> Locality {
-        match 1 < host_ranks && host_ranks < ranks && ranks.is_multiple_of(host_ranks) {
+    /// By messages among ranks with these hosts.
+    pub fn of_hosts(ranks: u32, host_ranks: &HostRanks) -> Locality {
+        match host_ranks.least(ranks) > 1 && !host_ranks.may_be_one(ranks) {
             true => Locality::Hosts,
             false => Locality::Network,
         }
@@ -271,10 +271,11 @@ mod tests {
                     .into_iter()
                     .flat_map(|bytes| [(bytes, 0), (bytes, 8)])
                 {
-                    let reach = Locality::of_hosts(ranks, host_ranks);
+                    let reach = Locality::of_hosts(ranks, &host_ranks.into());
                     let strict = choose_strict(*kind, bytes, ranks, reach, &t);
                     if let Ok(family) = Family::new(Order::Rank, *kind, strict, ranks, 0) {
-                        let family = family.on_hosts(host_ranks.max(1)).unwrap_or(family);
+                        let on_hosts = family.clone().on_hosts(host_ranks.max(1));
+                        let family = on_hosts.unwrap_or(family);
                         let checked = family.check_heaviest(&limits, |_| ());
                         assert_eq!(checked, Ok(()), "{kind:?} {strict:?} {ranks}");
                     }
@@ -353,11 +354,20 @@ mod tests {
         assert_eq!(at(K::Gather, (1 << 20) + 1, 4), A::Tree);
         assert_eq!(at(K::AllGather, 16 << 10, 4), A::RecursiveDoubling);
         assert_eq!(at(K::AllGather, (16 << 10) + 1, 4), A::Ring);
-        let hosts = |bytes| choose(K::AllGather, bytes, 4, Locality::of_hosts(4, 2), &t);
+        let hosts = |bytes| choose(K::AllGather, bytes, 4, Locality::of_hosts(4, &2.into()), &t);
         assert_eq!(hosts(16 << 10), A::RecursiveDoubling);
         assert_eq!(hosts((16 << 10) + 1), A::Hierarchical);
         for (ranks, host_ranks) in [(4, 0), (4, 1), (4, 3), (4, 4), (4, 8)] {
-            assert_eq!(Locality::of_hosts(ranks, host_ranks), Locality::Network);
+            let reach = Locality::of_hosts(ranks, &host_ranks.into());
+            assert_eq!(reach, Locality::Network);
+        }
+        for (sizes, reach) in [
+            (&[2, 3, 4][..], Locality::Hosts),
+            (&[3, 1, 5], Locality::Network),
+            (&[9], Locality::Network),
+            (&[2, 3], Locality::Network),
+        ] {
+            assert_eq!(Locality::of_hosts(9, &HostRanks::of_sizes(sizes)), reach);
         }
         assert_eq!(at(K::AllToAll, 1, 3), A::Linear);
         assert_eq!(at(K::AllToAll, 1, 4), A::Pairwise);

@@ -8,24 +8,24 @@
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
 use super::check::{check_form, CheckError, Limits};
-use super::generate::{generate_in, reduces, GenerateError};
+use super::generate::{generate_in, reduces, GenerateError, Hosts};
 use super::hash::Fnv;
-use super::{Order, Program};
+use super::{HostRanks, Order, Program};
 
 /// Raised when a generator makes other programs than before: ranks of different builds compare
 /// [`Family::hash`].
 const GENERATION: u32 = 3;
 
 /// The programs that one generator makes for the ranks of a communicator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Family {
     order: Order,
     kind: CollectiveKind,
     algo: Algorithm,
     ranks: u32,
     root: u32,
-    /// Ranks of a host, where that changes the programs; else 1.
-    host_ranks: u32,
+    /// Which ranks share a host, where that changes the programs; else each has its own.
+    host_ranks: HostRanks,
 }
 
 impl Family {
@@ -41,28 +41,33 @@ impl Family {
         ranks: u32,
         root: u32,
     ) -> Result<Family, GenerateError> {
-        let first = generate_in(order, kind, algo, ranks, 0, root, 1)?;
+        let first = generate_in(order, kind, algo, ranks, 0, root, &HostRanks::from(1))?;
         Ok(Family {
             order: if reduces(kind) { order } else { Order::None },
             kind,
             algo: first.algo,
             ranks,
             root: first.root,
-            host_ranks: 1,
+            host_ranks: HostRanks::from(1),
         })
     }
 
-    /// The same where so many consecutive ranks share a host. It counts for `HIERARCHICAL` alone.
+    /// The same where these ranks share a host. It counts for `HIERARCHICAL` alone.
     ///
     /// # Errors
-    /// [`GenerateError::Hosts`]: the ranks are no whole number of such hosts.
-    pub fn on_hosts(self, host_ranks: u32) -> Result<Family, GenerateError> {
+    /// [`GenerateError::Hosts`]: the ranks cannot have such hosts.
+    pub fn on_hosts(self, host_ranks: impl Into<HostRanks>) -> Result<Family, GenerateError> {
         if self.algo != Algorithm::Hierarchical {
             return Ok(self);
         }
-        let on_hosts = Family { host_ranks, ..self };
-        on_hosts.program(0)?;
-        Ok(on_hosts)
+        let host_ranks = host_ranks.into();
+        let given = Family { host_ranks, ..self };
+        given.program(0)?;
+        let host_ranks = given.host_ranks.plain();
+        Ok(Family {
+            host_ranks,
+            ..given
+        })
     }
 
     /// A rank's program.
@@ -77,7 +82,7 @@ impl Family {
             self.ranks,
             rank,
             self.root,
-            self.host_ranks,
+            &self.host_ranks,
         )
     }
 
@@ -102,19 +107,27 @@ impl Family {
         }
     }
 
-    /// The same by hosts: messages to the other ranks of the host.
+    /// The same by hosts: messages to the other ranks of the host. Of hosts with different numbers
+    /// of ranks it is enough, and may be more than that.
     fn held_on_hosts(&self) -> u32 {
         use CollectiveKind as K;
-        let others = self.host_ranks - 1;
-        let is_both = others > 0 && self.host_ranks < self.ranks;
+        let Some(each) = self.host_ranks.each() else {
+            return self.hosts().held();
+        };
+        let others = each - 1;
+        let is_both = others > 0 && each < self.ranks;
         let held = match self.kind {
             // Blocks come one after the other, and beside them one leaves for the next host.
-            K::AllGather | K::ReduceScatter if is_both => self.host_ranks,
+            K::AllGather | K::ReduceScatter if is_both => each,
             // Of the one host none sends to the root.
             K::Broadcast if !is_both => others.saturating_sub(1),
             _ => others,
         };
         held.max(1)
+    }
+
+    fn hosts(&self) -> Hosts {
+        Hosts::new(self.ranks, 0, &self.host_ranks)
     }
 
     /// Whether source and destination may be the same memory, where the collective has such a form
@@ -134,7 +147,7 @@ impl Family {
         h.word(self.ranks);
         h.word(self.root);
         if self.algo == Algorithm::Hierarchical {
-            h.word(self.host_ranks);
+            self.host_ranks.add_to(&mut h);
         }
         h.value()
     }
@@ -152,6 +165,9 @@ impl Family {
         let from_root = from_root.map(|v| (self.root + v) % n);
         let mut ranks = vec![0, n.saturating_sub(2), n - 1];
         ranks.extend(from_root);
+        if self.algo == Algorithm::Hierarchical && self.host_ranks.each().is_none() {
+            ranks.extend(self.hosts().heaviest(self.root));
+        }
         ranks.sort_unstable();
         ranks.dedup();
         ranks

@@ -9,6 +9,7 @@ mod choose;
 mod family;
 mod generate;
 mod hash;
+mod hosts;
 mod layout;
 mod msccl;
 mod names;
@@ -21,10 +22,9 @@ mod user;
 pub use check::{check, CheckError, InPlace, Limits, Problem, Proof, Value};
 pub use choose::{choose, choose_strict, Locality, ThresholdError, Thresholds};
 pub use family::Family;
-pub use generate::{
-    algorithms, generate, generate_all, generate_all_in, is_strict, GenerateError, MAX_RANKS,
-};
+pub use generate::{algorithms, generate, generate_all, generate_all_in, is_strict, GenerateError};
 pub use hash::hash_all;
+pub use hosts::{HostRanks, MAX_RANKS};
 pub use layout::Layout;
 pub use msccl::{msccl, MscclError};
 pub use names::{algorithm_named, collective_named, spelled};

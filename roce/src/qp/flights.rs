@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use ringbell_net::wire::roce::Psn;
 use ringbell_net::NicTime;
 
-use super::reordering::{Reordering, RoundTrip};
+use super::reordering::{Patience, Reordering, RoundTrip};
 
 /// Packets that may overtake another without its being lost (RFC 5681 §3.2 waits for three
 /// duplicates).
@@ -80,6 +80,11 @@ impl Flights {
             lost_from: 0,
             on_the_way: 0,
         }
+    }
+
+    /// Packets will overtake each other.
+    pub(super) fn expect_overtaken(&mut self) {
+        self.reordering = Reordering::expected();
     }
 
     /// The oldest number that is not acknowledged.
@@ -214,16 +219,18 @@ impl Flights {
             if number >= self.arrived {
                 continue;
             }
-            let due = patience.map(|ns| NicTime(at.0 + ns));
-            let is_lost = match due {
-                None => self.arrived >= self.left.min(number + REORDERED),
-                Some(due) => due <= now,
+            let due = |ns| NicTime(at.0 + ns);
+            let is_lost = match patience {
+                Patience::Packets => self.arrived >= self.left.min(number + REORDERED),
+                Patience::Time(ns) => due(ns) <= now,
+                // A probe or the time-out asks again.
+                Patience::Unmeasured => false,
             };
             if is_lost {
                 self.set(index, State::Lost);
                 found += 1;
-            } else if let Some(due) = due {
-                self.overtaken = Some(self.overtaken.map_or(due, |o| o.min(due)));
+            } else if let Patience::Time(ns) = patience {
+                self.overtaken = Some(self.overtaken.map_or(due(ns), |o| o.min(due(ns))));
             }
         }
         if found > 0 {

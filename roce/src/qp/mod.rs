@@ -216,6 +216,14 @@ impl QueuePair {
         self.requester.as_ref().is_none_or(Requester::is_idle)
     }
 
+    /// Whether it sends nothing, and no timer of it is set, before a request is posted or a packet
+    /// comes.
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        self.requester.as_ref().is_none_or(Requester::is_at_rest)
+            && self.responder.as_ref().is_none_or(Responder::is_at_rest)
+    }
+
     /// Whether packets were sent again, and nothing was acknowledged since.
     #[inline]
     pub fn is_repeating(&self) -> bool {
@@ -335,6 +343,15 @@ impl QueuePair {
         }
     }
 
+    /// Packets of this queue pair overtake each other, as they take several ways: with selective
+    /// repeat none is taken for lost because others have arrived, before time says so. To be said
+    /// in RTS, before a packet leaves.
+    pub fn expect_overtaken(&mut self) {
+        if let Some(r) = &mut self.requester {
+            r.expect_overtaken();
+        }
+    }
+
     /// Acts on timers that have come.
     pub fn expire(&mut self, now: NicTime, client: &mut dyn Client) {
         if let Some(r) = &mut self.requester {
@@ -351,11 +368,10 @@ impl QueuePair {
         let (sends, answers) = (self.state.requests(), self.state.answers());
         let requester = self.requester.as_ref().filter(|_| sends);
         let responder = self.responder.as_ref().filter(|_| answers);
-        let timers = [
+        NicTime::earliest([
             requester.and_then(Requester::next_timer),
             responder.and_then(Responder::next_timer),
-        ];
-        timers.into_iter().flatten().min()
+        ])
     }
 }
 

@@ -187,12 +187,21 @@ impl Requester {
         }
     }
 
+    pub(super) fn expect_overtaken(&mut self) {
+        self.flights.expect_overtaken();
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
     pub(super) fn is_idle(&self) -> bool {
         self.works.is_empty()
+    }
+
+    /// Whether it sends nothing before a request is posted.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.works.is_empty() && self.next_timer().is_none()
     }
 
     pub(super) fn is_repeating(&self) -> bool {
@@ -662,9 +671,8 @@ impl Requester {
     }
 
     pub(super) fn next_timer(&self) -> Option<NicTime> {
-        let soon = [self.pace.probe(), self.flights.overtaken()];
-        let timers = [self.timer, self.wait_until].into_iter().chain(soon);
-        timers.flatten().min()
+        let (probe, overtaken) = (self.pace.probe(), self.flights.overtaken());
+        NicTime::earliest([self.timer, self.wait_until, probe, overtaken])
     }
 }
 

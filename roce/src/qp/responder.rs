@@ -176,6 +176,11 @@ impl Responder {
         answers.all(|a| matches!(a, Answer::Acknowledge(_, Syndrome::Ack { .. })))
     }
 
+    /// Whether it sends nothing before a packet comes.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.answers.is_empty() && self.owed.due.is_none() && !self.notify
+    }
+
     /// When an acknowledgement is due.
     pub(super) fn next_timer(&self) -> Option<NicTime> {
         self.owed.due

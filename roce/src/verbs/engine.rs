@@ -359,8 +359,7 @@ impl Engine {
 
     /// When the next step must be, although nothing arrives.
     pub(super) fn next_timer(&self) -> Option<NicTime> {
-        let timers = [self.tables.timer, self.port.next_timer()];
-        timers.into_iter().flatten().min()
+        NicTime::earliest([self.tables.timer, self.port.next_timer()])
     }
 
     pub(super) fn descriptors(&self) -> std::io::Result<Vec<std::os::fd::OwnedFd>> {

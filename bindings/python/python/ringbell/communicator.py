@@ -55,7 +55,7 @@ class Settings(TypedDict, total=False):
     all_gather_ring: int | None
     card: bool | None
     trees: bool | None
-    host_ranks: int | None
+    host_ranks: int | Sequence[int] | None
     linked_ranks: int | None
 
 

@@ -1,9 +1,10 @@
 //! Arguments of a collective's measurement, and names in the form of the command line.
 
-use ringbell::comm::{CollectiveKind, CollectiveSettings, WireType};
+use ringbell::comm::{CollectiveKind, CollectiveSettings, HostRanks, WireType};
 use ringbell::engines::{Place, Registry};
 use ringbell::nic::{PortSpec, TransportSpec};
-use ringbell::parts::nic_core::transport::rdma::Icrc;
+use ringbell::parts::nic_core::transport::Icrc;
+use ringbell::parts::nic_core::ConfigError;
 use ringbell::{Algorithm, DataType, ReduceOp};
 
 use crate::report::{parse_size, OutputArgs, SweepArgs};
@@ -64,8 +65,8 @@ pub(crate) struct Args {
     /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
     pub(crate) mtu: Option<u16>,
-    /// RDMA's invariant CRC: `on`, `off` when all ranks say so, `auto` unless the ports share
-    /// memory or are sockets of the loopback
+    /// The CRC of `rdma` and `iwarp`: `on`, `off` when all ranks say so, `auto` unless the ports
+    /// share memory or are sockets of the loopback
     #[arg(long, default_value = "auto", value_name = "auto|on|off", value_parser = crate::open::icrc)]
     pub(crate) icrc: Icrc,
     /// Algorithm
@@ -209,21 +210,46 @@ pub(crate) fn name(kind: CollectiveKind) -> &'static str {
 /// `--set`: a name of [`CollectiveSettings::NAMES`], and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
-    pub(super) name: String,
-    pub(super) value: u64,
+    name: String,
+    value: Value,
 }
 
-fn setting(text: &str) -> Result<Setting, String> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Value {
+    Number(u64),
+    /// Of `host_ranks`: the ranks of each host.
+    Hosts(HostRanks),
+}
+
+impl Setting {
+    /// Sets it among the others.
+    ///
+    /// # Errors
+    /// As [`CollectiveSettings::set`].
+    pub(crate) fn apply(&self, settings: &mut CollectiveSettings) -> Result<(), ConfigError> {
+        match &self.value {
+            Value::Number(value) => settings.set(&self.name, *value)?,
+            Value::Hosts(hosts) => settings.host_ranks = hosts.clone(),
+        }
+        Ok(())
+    }
+}
+
+/// Reads one.
+pub(crate) fn setting(text: &str) -> Result<Setting, String> {
     let (name, value) = text
         .split_once('=')
         .ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
-    let value = parse_size(value)?;
-    // Name and value, each by itself; together they are checked when the communicator is made.
-    CollectiveSettings::default()
-        .set(name, value)
-        .map_err(|e| e.why)?;
+    let value = match name == "host_ranks" && value.contains(',') {
+        true => Value::Hosts(value.parse()?),
+        false => Value::Number(parse_size(value)?),
+    };
     let name = name.to_string();
-    Ok(Setting { name, value })
+    let setting = Setting { name, value };
+    // Name and value, each by itself; together they are checked when the communicator is made.
+    let applied = setting.apply(&mut CollectiveSettings::default());
+    applied.map_err(|e| e.why)?;
+    Ok(setting)
 }
 
 #[cfg(test)]
@@ -252,7 +278,13 @@ mod tests {
     #[test]
     fn a_setting_is_a_name_and_a_value() {
         let s = setting("segment_bytes=64K").expect("a setting");
-        assert_eq!((s.name.as_str(), s.value), ("segment_bytes", 64 << 10));
+        let value = Value::Number(64 << 10);
+        assert_eq!((s.name.as_str(), s.value), ("segment_bytes", value));
+        let s = setting("host_ranks=3,2,4").expect("hosts");
+        let mut settings = CollectiveSettings::default();
+        s.apply(&mut settings).expect("valid");
+        assert_eq!(settings.host_ranks, HostRanks::of_sizes(&[3, 2, 4]));
+        assert!(setting("host_ranks=3,,4").is_err() && setting("segment_bytes=3,4").is_err());
         for (wrong, why) in [
             ("segment_bytes", "NAME=VALUE"),
             ("segment=1", "segment_bytes"),

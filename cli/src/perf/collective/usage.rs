@@ -50,11 +50,15 @@ pub(crate) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()>
     }
     check_streams(kind, args)?;
     check_algorithm(kind, args)?;
-    let on_a_host = settings(args)?.host_ranks;
-    if on_a_host > 0 && !ranks.is_multiple_of(on_a_host) {
+    let host_ranks = settings(args)?.host_ranks;
+    if host_ranks.each() != Some(0) && !host_ranks.fits(ranks) {
+        let what = match host_ranks.each() {
+            Some(each) => format!("host_ranks={each} does not divide {ranks} ranks"),
+            None => host_ranks.why_not(ranks),
+        };
         return usage(
-            format!("host_ranks={on_a_host} does not divide {ranks} ranks"),
-            "give -R a multiple of it, or another --set host_ranks=N",
+            what,
+            "give -R as many, or another --set host_ranks=N or N,N,...",
         );
     }
     Ok(())
@@ -234,7 +238,7 @@ pub(super) fn attached(args: &Args, job: &Job) -> Result<NicBuilder> {
 pub(super) fn settings(args: &Args) -> Result<CollectiveSettings> {
     let mut settings = CollectiveSettings::default();
     for s in &args.settings {
-        settings.set(&s.name, s.value)?;
+        s.apply(&mut settings)?;
     }
     settings.validate().map_err(|e| {
         Problem::new(

@@ -105,6 +105,10 @@ impl PeerWindow for Window {
     fn wake(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
     }
+    fn maps(&self, _: u64, _: u64) -> Option<bool> {
+        // It has no host memory.
+        Some(false)
+    }
 }
 
 struct World {

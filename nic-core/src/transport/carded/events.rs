@@ -74,7 +74,7 @@ impl CardTransport {
                 payload,
                 push,
             };
-            self.inner.post_send(conn, work);
+            self.inner.post(conn, Work::Send(work));
         }
         let mut card = self.card.lock();
         card.counts.tx_bytes += u64::from(n);
@@ -234,7 +234,8 @@ impl CardTransport {
                     ..
                 } => self.work_done(token, status, bytes, detail),
                 TransportEvent::Reset { conn } => {
-                    let reset = self.inner.reset_status(conn);
+                    let state = self.inner.conn_state(conn);
+                    let reset = state.map_or(ConnState::RESET, |c| c.reset);
                     self.end_all(conn, [reset; 2]);
                     if let Some(link) = self.links.get_mut(&conn) {
                         link.is_dead = true;

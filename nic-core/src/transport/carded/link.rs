@@ -7,6 +7,7 @@ use ringbell_nic_abi::{GpuVa, Status};
 
 use crate::card::{Mapped, Shared, SharedCard, Side};
 use crate::datapath::{Datapath, Payload};
+use crate::transport::Close;
 use crate::types::{Buffer, Owner, WorkToken};
 
 /// A send or receive of the NIC.
@@ -78,13 +79,6 @@ pub(super) struct Ring {
     pub(super) works: VecDeque<(u64, u32, bool)>,
 }
 
-/// What follows the queued sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Last {
-    Shutdown,
-    Close,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Link {
     /// Its connection of the card.
@@ -101,7 +95,8 @@ pub(super) struct Link {
     pub(super) again: usize,
     /// The receive into the room that the transport has.
     pub(super) pull: Option<u64>,
-    pub(super) last: Option<Last>,
+    /// The end that follows the queued sends.
+    pub(super) last: Option<Close>,
     /// The transport has nothing more to receive, with this status; told when all that came before
     /// lies in memory.
     pub(super) over: Option<(Status, u64)>,

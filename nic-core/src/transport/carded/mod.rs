@@ -22,18 +22,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
-use ringbell_gtlb::Export;
 use ringbell_nic_abi::{GpuVa, PdId, Status};
 use ringbell_onc_engines::stream::Hardware;
 
-use super::{PacketTransport, RemoteWork, Transport};
+use super::{Caps, Close, ConnState, CountsInHardware, PacketTransport, Transport, Work};
 use crate::card::{ConnEvent, Ended, SharedCard, Side, Stage};
 use crate::datapath::{Datapath, Payload, RecvWork, SendWork, TransportEvent};
 use crate::engine::Counter;
 use crate::memory::Sharer;
 use crate::network::Network;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
-use link::{map, rest, Below, Last, Link, Op, Piece};
+use link::{map, rest, Below, Link, Op, Piece};
 
 /// Bytes that wait between card and transport, for each connection and direction: two of the card's
 /// chunks.
@@ -162,67 +161,7 @@ impl CardTransport {
     }
 }
 
-impl Sharer for CardTransport {
-    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
-        self.inner.share(id, memory)
-    }
-    fn withdraw(&mut self, id: u64) {
-        self.inner.withdraw(id);
-    }
-    fn holders(&self, id: u64) -> usize {
-        self.inner.holders(id)
-    }
-}
-
-impl Transport for CardTransport {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn eager_max(&self) -> u64 {
-        self.inner.eager_max()
-    }
-
-    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
-        self.inner.listen(port, backlog)
-    }
-
-    fn unlisten(&mut self, listener: ListenerId) {
-        self.inner.unlisten(listener);
-    }
-
-    fn connect(
-        &mut self,
-        now: NicTime,
-        remote: SocketAddrV4,
-        deadline: NicTime,
-    ) -> Result<ConnId, Status> {
-        self.inner.connect(now, remote, deadline)
-    }
-
-    fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        let op = Op::new(work.token, work.by, work.payload, false, work.push);
-        self.link(conn).sends.ops.push_back(op);
-    }
-
-    fn flush(&mut self) {
-        self.inner.flush();
-    }
-
-    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        let payload = Payload::Memory(work.buffer);
-        let op = Op::new(work.token, work.by, payload, work.some, false);
-        self.link(conn).receives.ops.push_back(op);
-    }
-
-    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
-        self.inner.post_remote(conn, work)
-    }
-
-    fn grant(&mut self, conn: ConnId, pd: PdId) {
-        self.inner.grant(conn, pd);
-    }
-
+impl CountsInHardware for CardTransport {
     fn take_engine(&mut self, conn: ConnId, spec: Hardware) -> Option<Box<dyn Counter>> {
         // What the transport has received already is not for it.
         self.take_inner();
@@ -243,16 +182,63 @@ impl Transport for CardTransport {
         let seen = std::mem::replace(&mut link.again, link.kept.len());
         link.kept.range(seen..).copied().collect()
     }
+}
+
+impl Transport for CardTransport {
+    fn caps(&self) -> Caps {
+        Caps {
+            // Their bytes would go past the card.
+            exposes: None,
+            ..self.inner.caps()
+        }
+    }
+
+    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
+        self.inner.listen(port, backlog)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.inner.unlisten(listener);
+    }
+
+    fn connect(
+        &mut self,
+        now: NicTime,
+        remote: SocketAddrV4,
+        deadline: NicTime,
+    ) -> Result<ConnId, Status> {
+        self.inner.connect(now, remote, deadline)
+    }
+
+    fn post(&mut self, conn: ConnId, work: Work) {
+        match work {
+            Work::Send(work) => {
+                let op = Op::new(work.token, work.by, work.payload, false, work.push);
+                self.link(conn).sends.ops.push_back(op);
+            }
+            Work::Receive(work) => {
+                let payload = Payload::Memory(work.buffer);
+                let op = Op::new(work.token, work.by, payload, work.some, false);
+                self.link(conn).receives.ops.push_back(op);
+            }
+            // They go past the card.
+            Work::Write(..) | Work::Remote(_) => self.inner.post(conn, work),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn grant(&mut self, conn: ConnId, pd: PdId) {
+        self.inner.grant(conn, pd);
+    }
 
     fn is_quiet(&self) -> bool {
         !self.is_due
             && self.events.is_empty()
             && self.inner.is_quiet()
             && (self.active.is_empty() || !self.card.lock().is_busy())
-    }
-
-    fn expects_places(&self) -> bool {
-        self.inner.expects_places()
     }
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
@@ -267,36 +253,30 @@ impl Transport for CardTransport {
         }
     }
 
-    fn undelivered(&self, conn: ConnId) -> u64 {
-        self.inner.undelivered(conn)
-    }
-
-    fn reset_status(&self, conn: ConnId) -> (Status, u64) {
-        self.inner.reset_status(conn)
-    }
-
     fn watch(&mut self, conn: ConnId) {
         self.inner.watch(conn);
     }
 
-    fn shutdown(&mut self, conn: ConnId) {
-        self.link(conn).last.get_or_insert(Last::Shutdown);
-        self.follow(conn);
-    }
-
-    fn close(&mut self, conn: ConnId) {
-        self.end_receives(conn, (Status::NotConnected, 0));
-        if let Some(pull) = self.links.get_mut(&conn).and_then(|l| l.pull.take()) {
-            self.works.remove(&pull);
+    fn close(&mut self, conn: ConnId, how: Close) {
+        match how {
+            Close::Sending => {
+                self.link(conn).last.get_or_insert(how);
+                self.follow(conn);
+            }
+            Close::Gracefully => {
+                self.end_receives(conn, (Status::NotConnected, 0));
+                if let Some(pull) = self.links.get_mut(&conn).and_then(|l| l.pull.take()) {
+                    self.works.remove(&pull);
+                }
+                self.link(conn).last = Some(how);
+                self.follow(conn);
+            }
+            Close::Now => {
+                self.end_all(conn, [(Status::Aborted, 0); 2]);
+                self.drop_link(conn);
+                self.inner.close(conn, how);
+            }
         }
-        self.link(conn).last = Some(Last::Close);
-        self.follow(conn);
-    }
-
-    fn abort(&mut self, conn: ConnId) {
-        self.end_all(conn, [(Status::Aborted, 0); 2]);
-        self.drop_link(conn);
-        self.inner.abort(conn);
     }
 
     fn end(&mut self) {
@@ -323,8 +303,16 @@ impl Transport for CardTransport {
         self.inner.next_timer()
     }
 
-    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        self.inner.endpoints(conn)
+    fn conn_state(&self, conn: ConnId) -> Option<ConnState> {
+        self.inner.conn_state(conn)
+    }
+
+    fn sharer(&mut self) -> Option<&mut dyn Sharer> {
+        self.inner.sharer()
+    }
+
+    fn hardware(&mut self) -> Option<&mut dyn CountsInHardware> {
+        Some(self)
     }
 
     fn packets(&mut self) -> Option<&mut dyn PacketTransport> {

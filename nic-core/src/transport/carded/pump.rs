@@ -65,7 +65,7 @@ impl CardTransport {
             payload,
             push,
         };
-        self.inner.post_send(conn, work);
+        self.inner.post(conn, Work::Send(work));
         true
     }
 
@@ -163,7 +163,7 @@ impl CardTransport {
             buffer,
             some,
         };
-        self.inner.post_recv(conn, work);
+        self.inner.post(conn, Work::Receive(work));
     }
 
     /// Gives the card bytes that it wants, and asks the transport for more.
@@ -201,7 +201,7 @@ impl CardTransport {
                     buffer,
                     some: true,
                 };
-                self.inner.post_recv(conn, work);
+                self.inner.post(conn, Work::Receive(work));
                 return true;
             }
             let again = link.again > 0;
@@ -272,8 +272,7 @@ impl CardTransport {
         let waits = |op: &Op| op.end.is_none() && op.moved < op.len();
         if !link.sends.ops.iter().any(waits) {
             match link.last.take() {
-                Some(Last::Shutdown) => self.inner.shutdown(conn),
-                Some(Last::Close) => self.inner.close(conn),
+                Some(how) => self.inner.close(conn, how),
                 None if link.sends.ops.is_empty() && link.receives.ops.is_empty() => {
                     self.active.remove(&conn);
                 }

@@ -59,8 +59,8 @@ use std::time::Duration;
 use self::arrival::Arrival;
 use self::conn::Conn;
 use self::poller::Poller;
+use super::crc::Icrc;
 use super::sessions::Sessions;
-use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
 use crate::types::NicTime;
 
@@ -90,8 +90,8 @@ pub struct IwarpConfig {
     /// A session whose peer answers nothing for this long is reset. While it is idle in whole
     /// seconds, 2 at least.
     pub give_up: Duration,
-    /// Whether this end asks for the CRC.
-    pub crc: bool,
+    /// Whether this end asks for the CRC. One end that does is enough.
+    pub crc: Icrc,
     /// Key of the ports of outgoing sessions.
     pub seed: u64,
 }
@@ -103,7 +103,7 @@ impl Default for IwarpConfig {
             rx_buffer: 256 << 10,
             connections: 4_096,
             give_up: Duration::from_secs(5),
-            crc: true,
+            crc: Icrc::Always,
             seed: 0,
         }
     }
@@ -210,5 +210,3 @@ impl IwarpTransport {
         self.sessions.table.len()
     }
 }
-
-impl Sharer for IwarpTransport {}

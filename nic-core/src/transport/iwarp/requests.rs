@@ -12,7 +12,7 @@
 //! One that asks while the backlog is full waits for room.
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 
 use ringbell_nic_abi::Status;
@@ -22,10 +22,13 @@ use super::arrival::Arrival;
 use super::conn::{Conn, Startup};
 use super::one_sided::READS;
 use super::outgoing::Payload;
-use super::{socket, IwarpTransport, ACCEPT_AGAIN, ARRIVALS_MAX, OF_ARRIVAL, STARTUP, WINDOWS};
+use super::{
+    socket, IwarpConfig, IwarpTransport, ACCEPT_AGAIN, ARRIVALS_MAX, OF_ARRIVAL, STARTUP, WINDOWS,
+};
 use crate::datapath::Datapath;
 use crate::network::{Link, Network, Protocol};
 use crate::transport::carrier::Carrier;
+use crate::transport::crc::Icrc;
 use crate::transport::life::Phase;
 use crate::types::NicTime;
 use ringbell_net::port::MacAddr;
@@ -104,6 +107,7 @@ impl IwarpTransport {
         match made {
             Ok(socket) => {
                 c.socket = Some(socket);
+                c.incoming.has_crc = asks_for_crc(&self.config, flow.to);
                 // What was noted before was of the number's last connection.
                 (c.input, c.output) = (false, false);
                 c.life.phase = Phase::Requesting;
@@ -131,7 +135,7 @@ impl IwarpTransport {
                         port: c.life.peer.port(),
                         window: c.session.rx.ring.capacity() as u32,
                     };
-                    let startup = ours(Role::Initiator, self.config.crc);
+                    let startup = ours(Role::Initiator, c.incoming.has_crc);
                     let frame = frame(startup, &request.emit());
                     c.outgoing.add_bytes(&frame);
                     c.startup = Startup::Requested(Vec::new());
@@ -180,7 +184,7 @@ impl IwarpTransport {
             {
                 c.session.tx.window = window;
                 c.session.one_sided.asking.limit = READS.min(startup.inbound_reads);
-                c.incoming.has_crc = self.config.crc || startup.crc;
+                c.incoming.has_crc |= startup.crc;
                 c.startup = Startup::Done;
                 if startup.ready.peer_to_peer {
                     let place = Place::Tagged { stag: 0, offset: 0 };
@@ -220,7 +224,7 @@ impl IwarpTransport {
                     any = true;
                     let startup = mpa::Startup {
                         rejected: true,
-                        ..ours(Role::Responder, self.config.crc)
+                        ..ours(Role::Responder, asks_for_crc(&self.config, arrival.from))
                     };
                     let frame = frame(startup, &answer.emit());
                     // A new connection takes so few bytes at once.
@@ -339,7 +343,7 @@ impl IwarpTransport {
             SocketAddrV4::new(source, request.source_port),
         );
         let window = self.config.rx_buffer;
-        let crc = self.config.crc || startup.crc;
+        let crc = startup.crc || asks_for_crc(&self.config, arrival.from);
         let lender = self.sessions.lender.clone();
         let index = self.sessions.accept(now, id, |conn| {
             let mut c = Conn::new(conn, addresses, Phase::Incoming(id), window, &lender);
@@ -369,6 +373,16 @@ impl IwarpTransport {
             debug_assert!(renamed.is_ok(), "{renamed:?}");
         }
         Fate::Taken
+    }
+}
+
+/// Whether this end asks for the CRC towards a socket: the kernel copies what goes to the loopback,
+/// and reports no error of memory by it.
+fn asks_for_crc(config: &IwarpConfig, peer: SocketAddr) -> bool {
+    match config.crc {
+        Icrc::Auto => !peer.ip().to_canonical().is_loopback(),
+        Icrc::Always => true,
+        Icrc::Never => false,
     }
 }
 

@@ -26,7 +26,8 @@ use ringbell_net::wire::iwarp::terminate::Reason;
 impl Carrier for IwarpTransport {
     const NAME: &'static str = "iwarp";
     const PROTOCOL: Protocol = Protocol::Iwarp;
-    const EXPOSES: Option<u64> = Some(16 << 10);
+    // An announcement is a call at each end, and a wake of the peer: up to there a copy costs less.
+    const EXPOSES: Option<u64> = Some(64 << 10);
     const ONE_SIDED: bool = true;
     type Conn = Conn;
 

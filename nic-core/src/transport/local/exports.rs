@@ -20,10 +20,10 @@ use super::shared::HostExport;
 use super::LocalTransport;
 use crate::descriptors;
 use crate::memory::nic_memory::HOST_BUS;
+use crate::memory::Sharer;
 
-impl LocalTransport {
-    /// Announces new host memory to every peer.
-    pub(super) fn share_host(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
+impl Sharer for LocalTransport {
+    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
         let info = ExportInfo {
             file_offset: memory.file_offset,
             bus: memory.bus,
@@ -40,8 +40,7 @@ impl LocalTransport {
         Ok(())
     }
 
-    /// Takes host memory back from every peer.
-    pub(super) fn withdraw_host(&mut self, id: u64) {
+    fn withdraw(&mut self, id: u64) {
         if self.offers.remove(&id).is_none() {
             return;
         }
@@ -53,13 +52,14 @@ impl LocalTransport {
         }
     }
 
-    /// Peers that have not confirmed a withdrawal.
-    pub(super) fn holders_of(&self, id: u64) -> usize {
+    fn holders(&self, id: u64) -> usize {
         let up = self.links.iter().flatten();
         up.filter(|l| l.state == LinkState::Up && l.shared.holds(id))
             .count()
     }
+}
 
+impl LocalTransport {
     /// Announces all exports to a new peer.
     pub(super) fn introduce(&mut self, link: usize) {
         let Some(l) = self.links[link].as_mut() else {

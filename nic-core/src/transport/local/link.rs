@@ -384,4 +384,8 @@ impl PeerWindow for Link {
     fn wake(&self) {
         self.announcer.wake();
     }
+
+    fn maps(&self, bus: u64, len: u64) -> Option<bool> {
+        self.shared.maps(bus, len)
+    }
 }

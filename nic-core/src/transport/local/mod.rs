@@ -59,7 +59,8 @@ use crate::datapath::Datapath;
 use crate::memory::Sharer;
 use crate::network::Network;
 use crate::transport::connections::Listeners;
-use crate::transport::{PeerWindow, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
+use crate::transport::{Caps, Close, ConnState, PeerWindow, Transport, TransportEvent, Work};
+use crate::transport::{RecvWork, RemoteWork, SendWork};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 use crate::wake::WakeCell;
 use conn::{Conn, Phase, Table};
@@ -408,29 +409,109 @@ impl LocalTransport {
         }
         moved
     }
-}
 
-impl Sharer for LocalTransport {
-    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
-        self.share_host(id, memory)
+    /// Queues a send.
+    fn post_send(&mut self, conn: ConnId, work: SendWork) {
+        let done = |status| TransportEvent::send_refused(conn, work.token, (status, 0));
+        match self.conn(conn.0) {
+            Some(c) if c.reset || c.peer_closed => {
+                self.events.push_back(done(Status::ConnectionReset));
+            }
+            Some(c) if c.tx.shut || c.phase == Phase::Zombie => {
+                self.events.push_back(done(Status::NotConnected));
+            }
+            Some(c) => {
+                c.sends.post(work);
+                self.activate(conn.0);
+            }
+            None => self.events.push_back(done(Status::NotConnected)),
+        }
     }
 
-    fn withdraw(&mut self, id: u64) {
-        self.withdraw_host(id);
+    /// Queues a receive.
+    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
+        let done = |status| TransportEvent::recv_refused(conn, work.token, (status, 0));
+        match self.conn(conn.0) {
+            Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
+            Some(c) if !c.closing && c.phase != Phase::Zombie => {
+                c.recvs.post(work);
+                let wants_step = !c.rx.segs.is_empty() || c.rx.peer_fin || c.recvs.holds();
+                if wants_step {
+                    self.activate(conn.0);
+                }
+            }
+            _ => self.events.push_back(done(Status::NotConnected)),
+        }
     }
 
-    fn holders(&self, id: u64) -> usize {
-        self.holders_of(id)
+    /// Queues a one-sided operation, or sends it at once.
+    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) {
+        let status = match self.table.get_mut(conn.0) {
+            Some(c) if c.reset || c.peer_closed => Status::ConnectionReset,
+            Some(c) if c.phase == Phase::Open && !c.tx.shut => {
+                let (peer, requester) = (c.peer_id, &mut c.one_sided.requester);
+                let link = self.links[c.link].as_mut();
+                if !link.is_some_and(|l| requester.post_now(&work, peer, l)) {
+                    requester.post(work);
+                    self.activate(conn.0);
+                }
+                return;
+            }
+            _ => Status::NotConnected,
+        };
+        self.events.push_back(TransportEvent::RemoteDone {
+            conn,
+            token: work.token,
+            status,
+            bytes: 0,
+            detail: 0,
+        });
+    }
+
+    /// The end of both directions follows the queued sends.
+    fn end_conn(&mut self, conn: ConnId) {
+        let mut events = std::mem::take(&mut self.events);
+        if let Some(c) = self.conn(conn.0) {
+            // A half-close that was announced is announced again as a whole one.
+            c.tx.fin_sent = false;
+            (c.tx.shut, c.closing) = (true, true);
+            c.fail_recvs(Status::NotConnected, &mut events);
+            c.rx.drop_segs();
+        }
+        self.events = events;
+        self.activate(conn.0);
+    }
+
+    /// Resets a connection at once.
+    fn abort(&mut self, conn: ConnId) {
+        let mut events = std::mem::take(&mut self.events);
+        let mut tell = None;
+        if let Some(c) = self.conn(conn.0) {
+            if c.peer_knows() {
+                tell = Some((c.link, c.peer_id, c.has_refs_out()));
+            }
+            c.fail_sends(Status::Aborted, &mut events);
+            c.fail_recvs(Status::Aborted, &mut events);
+        }
+        self.events = events;
+        if let Some((link, peer, refs_out)) = tell {
+            if refs_out {
+                if let Some(l) = &self.links[link] {
+                    l.revoke(conn.0);
+                }
+            }
+            self.send_rst(link, peer);
+        }
+        self.free_conn(conn.0);
     }
 }
 
 impl Transport for LocalTransport {
-    fn name(&self) -> &'static str {
-        "local"
-    }
-
-    fn eager_max(&self) -> u64 {
-        8 << 10
+    fn caps(&self) -> Caps {
+        Caps {
+            eager_max: 8 << 10,
+            ..Caps::streams("local")
+        }
     }
 
     fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
@@ -492,30 +573,32 @@ impl Transport for LocalTransport {
     }
 
     #[inline]
-    fn next_small(&self, conn: ConnId) -> Option<Small> {
-        let c = self.table.get(conn.0)?;
-        if !c.may_receive_now() || !c.rx.segs.is_empty() {
-            return None;
-        }
-        let (head, words) = self.links[c.link].as_ref()?.peek_payload()?;
-        packet::inline_to(conn.0, head, words)
-    }
-
-    #[inline]
-    fn take_small(&mut self, conn: ConnId, small: &Small) {
+    fn recv_small(&mut self, conn: ConnId, receive: &mut dyn FnMut(&Small) -> bool) -> bool {
         let quarter = self.config.inline_window as u64 / 4;
         let Some(c) = self.table.get_mut(conn.0) else {
-            return;
+            return false;
         };
+        if !c.may_receive_now() || !c.rx.segs.is_empty() {
+            return false;
+        }
         let Some(link) = &mut self.links[c.link] else {
-            return;
+            return false;
         };
+        let next = link.peek_payload();
+        let Some(small) = next.and_then(|(head, words)| packet::inline_to(conn.0, head, words))
+        else {
+            return false;
+        };
+        if !receive(&small) {
+            return false;
+        }
         link.advance();
         c.rx.inline_taken += u64::from(small.len);
         // The window that this opens is announced in a step of its own.
         if c.rx.inline_taken - c.rx.inline_told >= quarter {
             self.activate(conn.0);
         }
+        true
     }
 
     fn recv_now(
@@ -550,66 +633,19 @@ impl Transport for LocalTransport {
             }
     }
 
-    fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        let done = |status| TransportEvent::send_refused(conn, work.token, (status, 0));
-        match self.conn(conn.0) {
-            Some(c) if c.reset || c.peer_closed => {
-                self.events.push_back(done(Status::ConnectionReset));
-            }
-            Some(c) if c.tx.shut || c.phase == Phase::Zombie => {
-                self.events.push_back(done(Status::NotConnected));
-            }
-            Some(c) => {
-                c.sends.post(work);
-                self.activate(conn.0);
-            }
-            None => self.events.push_back(done(Status::NotConnected)),
+    fn post(&mut self, conn: ConnId, work: Work) {
+        match work {
+            Work::Send(work) => self.post_send(conn, work),
+            Work::Receive(work) => self.post_recv(conn, work),
+            Work::Remote(work) => self.post_remote(conn, work),
+            Work::Write(..) => self.events.push_back(work.unsupported(conn)),
         }
-    }
-
-    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
-        let status = match self.table.get_mut(conn.0) {
-            Some(c) if c.reset || c.peer_closed => Status::ConnectionReset,
-            Some(c) if c.phase == Phase::Open && !c.tx.shut => {
-                let (peer, requester) = (c.peer_id, &mut c.one_sided.requester);
-                let link = self.links[c.link].as_mut();
-                if !link.is_some_and(|l| requester.post_now(&work, peer, l)) {
-                    requester.post(work);
-                    self.activate(conn.0);
-                }
-                return Ok(());
-            }
-            _ => Status::NotConnected,
-        };
-        self.events.push_back(TransportEvent::RemoteDone {
-            conn,
-            token: work.token,
-            status,
-            bytes: 0,
-            detail: 0,
-        });
-        Ok(())
     }
 
     fn grant(&mut self, conn: ConnId, pd: PdId) {
         if let Some(c) = self.conn(conn.0) {
             c.one_sided.responder.grant(pd);
             self.activate(conn.0);
-        }
-    }
-
-    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        let done = |status| TransportEvent::recv_refused(conn, work.token, (status, 0));
-        match self.conn(conn.0) {
-            Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
-            Some(c) if !c.closing && c.phase != Phase::Zombie => {
-                c.recvs.post(work);
-                let wants_step = !c.rx.segs.is_empty() || c.rx.peer_fin || c.recvs.holds();
-                if wants_step {
-                    self.activate(conn.0);
-                }
-            }
-            _ => self.events.push_back(done(Status::NotConnected)),
         }
     }
 
@@ -632,46 +668,17 @@ impl Transport for LocalTransport {
         Some(send.bytes)
     }
 
-    fn shutdown(&mut self, conn: ConnId) {
-        if let Some(c) = self.conn(conn.0) {
-            c.tx.shut = true;
-            self.activate(conn.0);
-        }
-    }
-
-    fn close(&mut self, conn: ConnId) {
-        let mut events = std::mem::take(&mut self.events);
-        if let Some(c) = self.conn(conn.0) {
-            // A half-close that was announced is announced again as a whole one.
-            c.tx.fin_sent = false;
-            (c.tx.shut, c.closing) = (true, true);
-            c.fail_recvs(Status::NotConnected, &mut events);
-            c.rx.drop_segs();
-        }
-        self.events = events;
-        self.activate(conn.0);
-    }
-
-    fn abort(&mut self, conn: ConnId) {
-        let mut events = std::mem::take(&mut self.events);
-        let mut tell = None;
-        if let Some(c) = self.conn(conn.0) {
-            if c.peer_knows() {
-                tell = Some((c.link, c.peer_id, c.has_refs_out()));
-            }
-            c.fail_sends(Status::Aborted, &mut events);
-            c.fail_recvs(Status::Aborted, &mut events);
-        }
-        self.events = events;
-        if let Some((link, peer, refs_out)) = tell {
-            if refs_out {
-                if let Some(l) = &self.links[link] {
-                    l.revoke(conn.0);
+    fn close(&mut self, conn: ConnId, how: Close) {
+        match how {
+            Close::Sending => {
+                if let Some(c) = self.conn(conn.0) {
+                    c.tx.shut = true;
+                    self.activate(conn.0);
                 }
             }
-            self.send_rst(link, peer);
+            Close::Gracefully => self.end_conn(conn),
+            Close::Now => self.abort(conn),
         }
-        self.free_conn(conn.0);
     }
 
     fn step(&mut self, now: NicTime, _: &mut Network, data: &mut Datapath<'_>) -> bool {
@@ -741,9 +748,9 @@ impl Transport for LocalTransport {
         shaking
     }
 
-    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        let c = self.table.get(conn.0)?;
-        Some(c.ends)
+    fn conn_state(&self, conn: ConnId) -> Option<ConnState> {
+        let (local, peer) = self.table.get(conn.0)?.ends;
+        Some(ConnState::between(local, peer))
     }
 
     fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {
@@ -752,12 +759,8 @@ impl Transport for LocalTransport {
         Some(link)
     }
 
-    fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
-        let link = self
-            .table
-            .get(conn.0)
-            .and_then(|c| self.links[c.link].as_ref());
-        link.map_or(Some(false), |l| l.shared.maps(bus, len))
+    fn sharer(&mut self) -> Option<&mut dyn Sharer> {
+        Some(self)
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -9,7 +9,7 @@ mod granted;
 mod landing;
 mod note;
 
-use ringbell_nic_abi::{GpuVa, Rkey};
+use ringbell_nic_abi::{GpuVa, Opcode, Rkey};
 
 use super::Payload;
 use crate::types::{Buffer, WorkToken};
@@ -57,6 +57,18 @@ pub enum RemoteOp {
         /// What it becomes.
         swap: u64,
     },
+}
+
+impl RemoteOp {
+    /// Its number in a descriptor.
+    pub const fn opcode(&self) -> Opcode {
+        match self {
+            RemoteOp::Put { .. } => Opcode::Put,
+            RemoteOp::Get { .. } => Opcode::Get,
+            RemoteOp::FetchAdd { .. } => Opcode::FetchAdd,
+            RemoteOp::CompareSwap { .. } => Opcode::CompareSwap,
+        }
+    }
 }
 
 /// The update of a word in the region of a put, once its bytes are visible.

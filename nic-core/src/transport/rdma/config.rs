@@ -3,22 +3,13 @@
 use std::time::Duration;
 
 use super::stream::WINDOW_MAX;
+use crate::transport::crc::Icrc;
 use ringbell_roce::qp::Congestion;
 
 /// Smallest MTU of InfiniBand (IBTA vol. 1 §7.7.8).
 const PAYLOAD_MIN: usize = 256;
-
-/// Whether the invariant CRC is computed and checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Icrc {
-    /// Unless the ports of both ends share memory.
-    #[default]
-    Auto,
-    /// On every packet.
-    Always,
-    /// On none, when the peer agrees.
-    Never,
-}
+/// Most UDP source ports of a connection.
+pub const UDP_PORTS_MAX: u16 = 64;
 
 /// Settings of an [`RdmaTransport`](super::RdmaTransport).
 #[derive(Debug, Clone)]
@@ -53,6 +44,12 @@ pub struct RdmaConfig {
     /// Keep packets that come early and repeat lost ones alone, when the peer does so too; else all
     /// behind a lost one are repeated.
     pub selective: bool,
+    /// UDP source ports over which each connection spreads the packets of its stream, one after the
+    /// other, 1 to [`UDP_PORTS_MAX`]: networks that choose ways by a hash of the ports (ECMP) then
+    /// send them by several ways. More than one needs a port of frames, as a kernel's socket has
+    /// one. It has no effect without selective repeat, nor for one-sided operations: packets that
+    /// overtake others are not kept there.
+    pub udp_ports: u16,
     /// Key of queue pair numbers, first packet numbers and ids.
     pub seed: u64,
 }
@@ -60,7 +57,7 @@ pub struct RdmaConfig {
 impl Default for RdmaConfig {
     /// 256 KiB buffers and window, 64 MiB for short sends, 4,096 connections, the largest packets,
     /// a retry after 20 ms, 5 s without an answer, probes of watched connections every 500 ms, a
-    /// window that halves on a loss, selective repeat, seed 0.
+    /// window that halves on a loss, selective repeat, one UDP port, seed 0.
     fn default() -> RdmaConfig {
         RdmaConfig {
             rx_buffer: 256 << 10,
@@ -75,13 +72,15 @@ impl Default for RdmaConfig {
             watch: Some(Duration::from_millis(500)),
             congestion: Congestion::default(),
             selective: true,
+            udp_ports: 1,
             seed: 0,
         }
     }
 }
 
 impl RdmaConfig {
-    pub(super) fn check(&self) -> Result<(), RdmaConfigError> {
+    /// Checks the settings for a network which has a port of frames, or not.
+    pub(super) fn check(&self, has_frames: bool) -> Result<(), RdmaConfigError> {
         for bytes in [self.rx_buffer, self.tx_buffer, self.window] {
             if !(4_096..=WINDOW_MAX).contains(&bytes) {
                 return Err(RdmaConfigError::Buffer { bytes });
@@ -94,6 +93,13 @@ impl RdmaConfig {
         let timeout = self.timeout;
         if !(Duration::from_micros(100)..=Duration::from_secs(1)).contains(&timeout) {
             return Err(RdmaConfigError::Timeout { timeout });
+        }
+        let ports = self.udp_ports;
+        if !(1..=UDP_PORTS_MAX).contains(&ports) {
+            return Err(RdmaConfigError::UdpPorts { ports });
+        }
+        if ports > 1 && !has_frames {
+            return Err(RdmaConfigError::OneUdpPort { ports });
         }
         Ok(())
     }
@@ -120,5 +126,19 @@ pub enum RdmaConfigError {
     Timeout {
         /// As given.
         timeout: Duration,
+    },
+    /// None, or more than are told apart.
+    #[error(
+        "a connection of transport rdma has 1 to {UDP_PORTS_MAX} UDP source ports, not {ports}"
+    )]
+    UdpPorts {
+        /// As given.
+        ports: u16,
+    },
+    /// The kernel's socket sends by one UDP port.
+    #[error("a kernel's socket sends by one UDP port, not {ports}; leave udp_ports at 1, or take a port of frames, such as mem or tap")]
+    OneUdpPort {
+        /// As given.
+        ports: u16,
     },
 }

@@ -65,9 +65,39 @@ pub(super) struct Wire {
     /// is 0.
     pub(super) flow: Flow,
     pub(super) from: SocketAddr,
+    pub(super) ways: Ways,
+}
+
+/// The ways by which packets of the stream leave in turn: bits of their UDP source port. A repeated
+/// packet takes the next one, as the way of the lost one may be cut.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ways {
+    pub(super) all: u16,
+    next: u16,
+}
+
+impl Ways {
+    pub(super) fn new(all: u16) -> Ways {
+        Ways { all, next: 0 }
+    }
+
+    #[inline]
+    fn take(&mut self) -> u16 {
+        let way = self.next;
+        let next = way + 1;
+        self.next = if next == self.all { 0 } else { next };
+        way
+    }
 }
 
 impl Wire {
+    /// What the CRC of a packet covers that leaves by this way.
+    fn flow_by(&self, way: u16) -> Flow {
+        let mut flow = self.flow;
+        flow.from.set_port(flow.from.port() ^ way);
+        flow
+    }
+
     /// Whether a packet from there may be the peer's.
     pub(super) fn is_from(&self, address: SocketAddr) -> bool {
         let any_port = self.from.port() == 0;
@@ -88,6 +118,7 @@ impl Default for Wire {
                 fragment: UNFRAGMENTED,
             },
             from: none,
+            ways: Ways::new(1),
         }
     }
 }
@@ -188,8 +219,9 @@ impl Carried for Conn {
         // In turn, so that a busy stream does not keep the others waiting.
         self.one_sided_next ^= true;
         let first = self.one_sided_next;
-        let any = [first, !first].into_iter().any(|one_sided| {
+        let made = [first, !first].into_iter().find(|&one_sided| {
             let made = match one_sided {
+                true if self.one_sided.is_at_rest() => return false,
                 true => {
                     let (qp, mut peer) = self.peer(data, events);
                     qp.append(now, batch, &mut peer)
@@ -201,11 +233,14 @@ impl Carried for Conn {
             };
             matches!(made, Transmit::Packet(_))
         });
-        if any {
-            batch.seal(self.wire.icrc.then_some(&self.wire.flow));
-            batch.end();
+        if let Some(one_sided) = made {
+            // One-sided operations repeat all behind a late packet, so theirs keep one way.
+            let way = if one_sided { 0 } else { self.wire.ways.take() };
+            let flow = self.wire.icrc.then(|| self.wire.flow_by(way));
+            batch.seal(flow.as_ref());
+            batch.end_by(way);
         }
-        Ok(any)
+        Ok(made.is_some())
     }
 
     fn receiving(&mut self) -> (Waiting<'_>, &mut ReceivePath) {
@@ -365,14 +400,13 @@ impl Carried for Conn {
     }
 
     fn wake_at(&self) -> Option<NicTime> {
-        let timers = [
+        NicTime::earliest([
             self.ask.map(|a| a.next),
             self.life.deadline,
             self.qp.next_timer(),
             self.one_sided.next_timer(),
             self.probe_at,
-        ];
-        timers.into_iter().flatten().min()
+        ])
     }
 
     fn has_more(&mut self) -> bool {
@@ -464,6 +498,9 @@ impl Conn {
     ) {
         let (qp, mut ends) = self.ends(data, events);
         qp.expire(now, &mut ends);
+        if self.one_sided.is_at_rest() {
+            return;
+        }
         let (qp, mut peer) = self.peer(data, events);
         qp.expire(now, &mut peer);
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use ringbell_nic_abi::Status;
 
 use super::config::RdmaConfig;
-use super::conn::{Conn, Wire};
+use super::conn::{Conn, Ways, Wire};
 use super::datagram::{send_datagram, SOURCE_PORT};
 use super::stream::{Ends, Fin};
 use super::terms::{ControlMessage, Terms};
@@ -377,6 +377,10 @@ fn start(
 ) -> Result<(), BadTransition> {
     let mtu = ours.payload.min(theirs.payload);
     let flow = net.flow(port, c.source_port(), *c.life.peer.ip());
+    let selective = ours.selective && theirs.selective;
+    // A port of datagrams has one socket.
+    let spreads = selective && !ours.any_identification;
+    let ways = if spreads { config.udp_ports } else { 1 };
     c.wire = Wire {
         mtu,
         icrc: !(ours.without_icrc && theirs.without_icrc),
@@ -387,6 +391,7 @@ fn start(
             true => flow.to,
             false => SocketAddr::new(flow.to.ip(), 0),
         },
+        ways: Ways::new(ways),
     };
     c.stream.open(theirs.window);
     let window = (config.window as u32 / mtu).max(WINDOW_PACKETS);
@@ -419,7 +424,7 @@ fn start(
             }),
         ]
     };
-    let stream = changes(peer.qpn, 0, 0, ours.selective && theirs.selective);
+    let stream = changes(peer.qpn, 0, 0, selective);
     let one_sided = changes(
         one_sided::number(peer.qpn),
         one_sided::DEPTH,
@@ -438,6 +443,9 @@ fn start(
         c.qp.modify(change, &mut ends)?;
     }
     c.qp.delay_acknowledgements(ACK_DELAY);
+    if ways > 1 {
+        c.qp.expect_overtaken();
+    }
     let (qp, mut client) = c.one_sided.parts(c.life.id, None, &mut events);
     for change in one_sided {
         qp.modify(change, &mut client)?;

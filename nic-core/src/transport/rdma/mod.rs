@@ -22,6 +22,11 @@
 //! whose number is drawn at random, and a number inside the window, which began at random. A
 //! request for a connection costs an entry of the backlog until its deadline.
 //!
+//! **Ways.** Each connection has a UDP source port, by which networks with several ways choose
+//! one. With [`RdmaConfig::udp_ports`] it has several, and packets of the stream take them in turn.
+//! A receiver takes any port of the peer's address, and the sender waits for packets that are
+//! overtaken.
+//!
 //! **IPv6.** A peer is named by an IPv4 address in every case; the network knows the host behind
 //! it.
 //!
@@ -40,7 +45,7 @@ mod writes;
 
 use std::collections::VecDeque;
 
-pub use self::config::{Icrc, RdmaConfig, RdmaConfigError};
+pub use self::config::{RdmaConfig, RdmaConfigError, UDP_PORTS_MAX};
 use self::conn::{Conn, Names};
 use self::terms::ControlMessage;
 
@@ -49,7 +54,6 @@ use super::carrier::Carrier;
 pub use super::connections::CONNECTIONS_MAX;
 use super::life::Phase;
 use super::sessions::Sessions;
-use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
 use crate::types::ConnId;
 use ringbell_net::wire::roce::{Psn, Qpn};
@@ -112,7 +116,8 @@ impl RdmaTransport {
     /// # Errors
     /// [`RdmaConfigError`] names the setting that cannot work.
     pub fn new(net: &Network, config: RdmaConfig) -> Result<RdmaTransport, RdmaConfigError> {
-        config.check()?;
+        let mut ports = net.ports().iter();
+        config.check(ports.any(|p| p.capabilities().medium.has_frames()))?;
         let sizes = (config.connections, config.lent);
         Ok(RdmaTransport {
             sessions: Sessions::new(net, Protocol::Roce, sizes, config.seed),
@@ -184,5 +189,3 @@ impl RdmaTransport {
         s.mark(index);
     }
 }
-
-impl Sharer for RdmaTransport {}

@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::config::{Icrc, RdmaConfig};
+use super::config::RdmaConfig;
 use super::conn::AROUND;
 use crate::network::{Link, Network};
+use crate::transport::crc::Icrc;
 use ringbell_net::port::Checksums;
 use ringbell_net::wire::roce::cm::{Message, PRIVATE_BYTES};
 

@@ -147,14 +147,13 @@ impl Conn {
 
     /// When this connection must be polled although no segment comes.
     pub(super) fn wake_at(&self, config: &TcpConfig) -> Option<NicTime> {
-        let timers = [
+        NicTime::earliest([
             self.timing.timer,
             self.life.deadline,
             self.timing.gone_at(config),
             self.tcp.restart_at,
             self.tcp.probes.at,
             self.tcp.probes.gone_at(),
-        ];
-        timers.into_iter().flatten().min()
+        ])
     }
 }

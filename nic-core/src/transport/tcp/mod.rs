@@ -60,9 +60,10 @@ use self::smoltcp_gaps::stack::Stack;
 pub use super::connections::CONNECTIONS_MAX;
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::timers::Timers;
-use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
+use super::{
+    Caps, Close, ConnState, PacketTransport, RecvWork, SendWork, Transport, TransportEvent, Work,
+};
 use crate::datapath::Datapath;
-use crate::memory::Sharer;
 use crate::network::{Link, Network, Protocol, Routes, Waiter};
 use crate::transport::life::Phase;
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
@@ -219,11 +220,12 @@ fn waiter(index: usize) -> Waiter {
     Waiter { protocol, index }
 }
 
-impl Sharer for TcpTransport {}
-
 impl Transport for TcpTransport {
-    fn name(&self) -> &'static str {
-        "tcp"
+    fn caps(&self) -> Caps {
+        Caps {
+            protocol: Some(Protocol::Tcp),
+            ..Caps::streams("tcp")
+        }
     }
 
     fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
@@ -265,36 +267,12 @@ impl Transport for TcpTransport {
         Ok(conn)
     }
 
-    fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        let refused = match self.table.by_id(conn) {
-            None => (Status::NotConnected, 0),
-            Some(c) if c.life.phase == Phase::Dead => c.life.end(0),
-            Some(c) if c.fin_wanted => (Status::NotConnected, 0),
-            Some(c) => {
-                c.life.sends.post(work);
-                return self.mark(index_of(conn));
-            }
-        };
-        self.events
-            .push_back(TransportEvent::send_refused(conn, work.token, refused));
-    }
-
-    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        let refused = match self.table.by_id(conn) {
-            None => Status::NotConnected,
-            Some(c) if c.life.phase == Phase::Closing => Status::NotConnected,
-            // A reset connection may still hold bytes: service decides.
-            Some(c) => {
-                let moves = c.has_news_for(&work);
-                c.life.recvs.post(work);
-                if moves {
-                    self.mark(index_of(conn));
-                }
-                return;
-            }
-        };
-        self.events
-            .push_back(TransportEvent::recv_refused(conn, work.token, (refused, 0)));
+    fn post(&mut self, conn: ConnId, work: Work) {
+        match work {
+            Work::Send(work) => self.post_send(conn, work),
+            Work::Receive(work) => self.post_recv(conn, work),
+            Work::Write(..) | Work::Remote(_) => self.events.push_back(work.unsupported(conn)),
+        }
     }
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
@@ -303,30 +281,24 @@ impl Transport for TcpTransport {
         sent.or_else(|| c.life.recvs.cancel(token))
     }
 
-    fn undelivered(&self, conn: ConnId) -> u64 {
-        self.table
-            .get_by_id(conn)
-            .map_or(0, |c| c.tcp.unconfirmed())
-    }
-
     #[inline]
     fn is_quiet(&self) -> bool {
         // Timers fire when the clock is read.
         self.turns.ready.len() == 0 && self.events.is_empty() && !self.table.has_released()
     }
 
-    fn shutdown(&mut self, conn: ConnId) {
-        if let Some(c) = self.table.by_id(conn) {
-            c.fin_wanted = true;
-            self.mark(index_of(conn));
-        }
-    }
-
-    fn close(&mut self, conn: ConnId) {
+    fn close(&mut self, conn: ConnId, how: Close) {
         let Some(c) = self.table.by_id(conn) else {
             return;
         };
+        if how == Close::Now {
+            c.fail_all((Status::Aborted, 0), &mut self.events);
+            return self.reset_orphan(index_of(conn));
+        }
         c.fin_wanted = true;
+        if how == Close::Sending {
+            return self.mark(index_of(conn));
+        }
         c.life
             .recvs
             .fail_all((Status::NotConnected, 0), &mut self.events);
@@ -354,14 +326,6 @@ impl Transport for TcpTransport {
         }
     }
 
-    fn abort(&mut self, conn: ConnId) {
-        let Some(c) = self.table.by_id(conn) else {
-            return;
-        };
-        c.fail_all((Status::Aborted, 0), &mut self.events);
-        self.reset_orphan(index_of(conn));
-    }
-
     fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
         self.stack.follow_ports(net, now);
         self.table.release_hops(net, Protocol::Tcp);
@@ -385,15 +349,13 @@ impl Transport for TcpTransport {
         self.turns.again.into_iter().chain(self.timers.next()).min()
     }
 
-    fn reset_status(&self, conn: ConnId) -> (Status, u64) {
-        let c = self.table.get_by_id(conn);
-        c.map_or((Status::ConnectionReset, 0), |c| c.life.end(0))
-    }
-
-    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        self.table
-            .get_by_id(conn)
-            .map(|c| (c.life.local, c.life.peer))
+    fn conn_state(&self, conn: ConnId) -> Option<ConnState> {
+        let c = self.table.get_by_id(conn)?;
+        Some(ConnState {
+            undelivered: c.tcp.unconfirmed(),
+            reset: c.life.end(0),
+            ..ConnState::between(c.life.local, c.life.peer)
+        })
     }
 
     fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
@@ -402,6 +364,40 @@ impl Transport for TcpTransport {
 }
 
 impl TcpTransport {
+    /// Queues a send.
+    fn post_send(&mut self, conn: ConnId, work: SendWork) {
+        let refused = match self.table.by_id(conn) {
+            None => (Status::NotConnected, 0),
+            Some(c) if c.life.phase == Phase::Dead => c.life.end(0),
+            Some(c) if c.fin_wanted => (Status::NotConnected, 0),
+            Some(c) => {
+                c.life.sends.post(work);
+                return self.mark(index_of(conn));
+            }
+        };
+        self.events
+            .push_back(TransportEvent::send_refused(conn, work.token, refused));
+    }
+
+    /// Queues a receive.
+    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
+        let refused = match self.table.by_id(conn) {
+            None => Status::NotConnected,
+            Some(c) if c.life.phase == Phase::Closing => Status::NotConnected,
+            // A reset connection may still hold bytes: service decides.
+            Some(c) => {
+                let moves = c.has_news_for(&work);
+                c.life.recvs.post(work);
+                if moves {
+                    self.mark(index_of(conn));
+                }
+                return;
+            }
+        };
+        self.events
+            .push_back(TransportEvent::recv_refused(conn, work.token, (refused, 0)));
+    }
+
     /// Takes the id from a connection and lets TCP end it with a reset.
     fn reset_orphan(&mut self, index: usize) {
         let Some(c) = self.table.at(index) else {

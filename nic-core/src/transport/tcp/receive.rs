@@ -26,7 +26,7 @@ use crate::datapath::Datapath;
 use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use crate::transport::connections::index_of;
 use crate::transport::life::Phase;
-use crate::transport::{PacketTransport, TransportEvent};
+use crate::transport::{PacketTransport, Then, TransportEvent};
 use crate::types::{ListenerId, NicTime};
 use ringbell_net::wire::frame::{set_acknowledgement, set_sequence, TcpFrame};
 use ringbell_net::wire::ETHERNET_HEADER;
@@ -48,11 +48,7 @@ struct Door {
 }
 
 impl PacketTransport for TcpTransport {
-    fn protocol(&self) -> Protocol {
-        Protocol::Tcp
-    }
-
-    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
+    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> Then {
         let Packet {
             from,
             headers: Headers::Tcp(seg),
@@ -60,7 +56,7 @@ impl PacketTransport for TcpTransport {
             ..
         } = packet
         else {
-            return false;
+            return Then::Next;
         };
         self.stack.reply.len = 0;
         let (mut hole, mut known) = (None, None);
@@ -79,13 +75,13 @@ impl PacketTransport for TcpTransport {
             listening && c.life.is_orphan() && c.tcp.state() == State::TimeWait && is_new(c)
         };
         let what = match conn {
-            Some((_, c)) if c.tcp.broken => return false,
+            Some((_, c)) if c.tcp.broken => return Then::Next,
             Some((index, c)) if !reopens(c) => {
                 known = c.life.hop;
                 let verdict = judge(&c.tcp, seg);
                 match verdict {
                     Verdict::Challenge => Rest::Challenge(index),
-                    Verdict::Drop => return false,
+                    Verdict::Drop => return Then::Next,
                     Verdict::Take | Verdict::TakeWithoutAck => {
                         c.life.has_received = true;
                         let before = c.tcp.state();
@@ -104,7 +100,7 @@ impl PacketTransport for TcpTransport {
                         }
                         self.turns.ready.resume(index);
                         if hole.is_none() && self.stack.reply.len == 0 {
-                            return false;
+                            return Then::Next;
                         }
                         Rest::Answer
                     }
@@ -129,7 +125,7 @@ impl PacketTransport for TcpTransport {
             hole,
             what,
         });
-        true
+        Then::Answer
     }
 
     fn answer(&mut self, now: NicTime, net: &mut Network) {

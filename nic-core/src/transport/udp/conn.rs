@@ -320,12 +320,11 @@ impl Carried for Conn {
     }
 
     fn wake_at(&self) -> Option<NicTime> {
-        let timers = [
+        NicTime::earliest([
             self.ask.map(|a| a.next),
             self.life.deadline,
             self.probes.next,
-        ];
-        timers.into_iter().flatten().min()
+        ])
     }
 
     fn has_more(&mut self) -> bool {

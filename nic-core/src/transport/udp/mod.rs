@@ -47,7 +47,6 @@ use std::collections::VecDeque;
 use self::answer::{Answer, ControlMessage};
 use self::conn::Conn;
 use super::sessions::Sessions;
-use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
 use ringbell_net::wire::accl::{End, Gap};
 
@@ -139,5 +138,3 @@ impl UdpTransport {
         kept.map(|(_, gap)| *gap)
     }
 }
-
-impl Sharer for UdpTransport {}

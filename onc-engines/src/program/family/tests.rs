@@ -42,27 +42,44 @@ fn compare(kind: CollectiveKind, algo: Algorithm, ranks: u32) {
     }
 }
 
-/// The same with so many ranks on each host.
-fn compare_on(host_ranks: u32, kind: CollectiveKind, algo: Algorithm, ranks: u32) {
+/// The same with these hosts.
+fn compare_on(host_ranks: impl Into<HostRanks>, kind: CollectiveKind, algo: Algorithm, ranks: u32) {
+    let host_ranks = host_ranks.into();
     for order in orders(kind, algo) {
-        compare_in(order, host_ranks, kind, algo, ranks);
+        compare_in(order, host_ranks.clone(), kind, algo, ranks);
     }
 }
 
 /// The same in this order.
-fn compare_in(order: Order, host_ranks: u32, kind: CollectiveKind, algo: Algorithm, ranks: u32) {
+fn compare_in(
+    order: Order,
+    host_ranks: impl Into<HostRanks>,
+    kind: CollectiveKind,
+    algo: Algorithm,
+    ranks: u32,
+) {
+    let host_ranks = host_ranks.into();
     for root in roots(kind, ranks) {
         let what =
-            format!("{kind:?} {algo:?} {order:?}, {ranks} ranks, root {root}, {host_ranks} a host");
+            format!("{kind:?} {algo:?} {order:?}, {ranks} ranks, root {root}, hosts {host_ranks}");
         let family = Family::new(order, kind, algo, ranks, root).unwrap();
-        let family = family.on_hosts(host_ranks).unwrap();
-        let programs: Vec<_> = match host_ranks {
-            1 => generate_all_in(order, kind, algo, ranks, root).unwrap(),
+        let family = family.on_hosts(host_ranks.clone()).unwrap();
+        let programs: Vec<_> = match host_ranks.each() {
+            Some(1) => generate_all_in(order, kind, algo, ranks, root).unwrap(),
             _ => (0..ranks).map(|r| family.program(r).unwrap()).collect(),
         };
         let proof = check(&programs, &Limits::default());
         let proof = proof.unwrap_or_else(|e| panic!("{what}: {e}"));
-        assert_eq!(family.held(), proof.held, "{what}");
+        match host_ranks.each() {
+            Some(_) => assert_eq!(family.held(), proof.held, "{what}"),
+            None => {
+                let (held, least) = (family.held(), proof.held);
+                assert!(
+                    (least..=2 * ranks).contains(&held),
+                    "{what}: {held}, not {least}"
+                );
+            }
+        }
         let in_place = match family.has_in_place() {
             true => InPlace::Safe,
             false => InPlace::None,
@@ -164,6 +181,81 @@ fn large_families_on_hosts_are_as_the_checker_finds() {
     }
 }
 
+/// All ways to put ranks on hosts one after the other: a bit for each rank that begins one.
+fn compositions(ranks: u32) -> impl Iterator<Item = HostRanks> {
+    let begins = move |bits: u32, rank: u32| rank > 0 && bits >> (rank - 1) & 1 == 1;
+    (0..1 << (ranks - 1)).map(move |bits| {
+        let host = |rank| (1..=rank).filter(|r| begins(bits, *r)).count();
+        HostRanks::of_hosts((0..ranks).map(host))
+    })
+}
+
+fn compare_by_hosts(host_ranks: &HostRanks, ranks: u32) {
+    let algo = Algorithm::Hierarchical;
+    for kind in CollectiveKind::ALL.iter().copied() {
+        if algorithms(kind).contains(&algo) {
+            compare_on(host_ranks.clone(), kind, algo, ranks);
+        }
+    }
+}
+
+#[test]
+fn hosts_with_any_numbers_of_ranks_are_as_the_checker_finds() {
+    let mut unequal = 0;
+    for ranks in 1..=10 {
+        for hosts in compositions(ranks).filter(|h| h.each().is_none()) {
+            compare_by_hosts(&hosts, ranks);
+            unequal += 1;
+        }
+    }
+    // 2ⁿ⁻¹ each, without those of equal hosts: a divisor of n each.
+    assert_eq!(unequal, 1023 - 27);
+}
+
+#[test]
+fn ranks_that_are_mixed_among_hosts_are_as_the_checker_finds() {
+    let mut seed = 94u64;
+    let mut any = |below: u64| {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(94);
+        (seed >> 33) % below
+    };
+    for _ in 0..60 {
+        let ranks = 2 + any(39) as u32;
+        let hosts = 2 + any(7);
+        let mixed = HostRanks::of_hosts((0..ranks).map(|_| any(hosts)));
+        compare_by_hosts(&mixed, ranks);
+    }
+    // Dealt out, as `mpirun --map-by node` numbers them.
+    compare_by_hosts(&HostRanks::of_hosts((0..24).map(|rank| rank % 3)), 24);
+    for sizes in [&[60, 1, 3][..], &[1, 40, 1, 1], &[8, 8, 8, 7, 8], &[64, 1]] {
+        compare_by_hosts(&HostRanks::of_sizes(sizes), sizes.iter().sum());
+    }
+}
+
+#[test]
+fn programs_of_unequal_hosts_stay_short() {
+    let algo = Algorithm::Hierarchical;
+    let large: Vec<u32> = std::iter::once(512).chain([1; 512]).collect();
+    let varied: Vec<u32> = (0..128).map(|host| 4 + host % 9).collect();
+    for sizes in [large, varied] {
+        let ranks = sizes.iter().sum();
+        for kind in CollectiveKind::ALL.iter().copied() {
+            let Ok(family) = Family::new(Order::Ring, kind, algo, ranks, 0) else {
+                continue;
+            };
+            let family = family.on_hosts(HostRanks::of_sizes(&sizes)).unwrap();
+            let checked = family.check_heaviest(&Limits::default(), |p| {
+                assert!(
+                    p.steps.len() <= 4 * ranks as usize,
+                    "{kind:?} {}",
+                    p.steps.len()
+                );
+            });
+            assert_eq!(checked, Ok(()), "{kind:?}");
+        }
+    }
+}
+
 #[test]
 fn ranks_that_are_no_whole_number_of_hosts_are_refused_with_the_reason() {
     let (kind, algo) = (CollectiveKind::AllReduce, Algorithm::Hierarchical);
@@ -174,14 +266,21 @@ fn ranks_that_are_no_whole_number_of_hosts_are_refused_with_the_reason() {
         (7, "7 on"),
     ] {
         let error = family
+            .clone()
             .on_hosts(host_ranks)
             .expect_err("refused")
             .to_string();
         assert!(error.contains(words), "{error}");
     }
+    let error = family.clone().on_hosts(HostRanks::of_sizes(&[3, 2]));
+    let error = error.expect_err("refused").to_string();
+    assert!(
+        error.contains("hosts of 3,2 ranks have 5 in all, and there are 6"),
+        "{error}"
+    );
     // Others do not care.
     let ring = Family::new(Order::Ring, kind, Algorithm::Ring, 6, 0).unwrap();
-    assert_eq!(ring.on_hosts(0), Ok(ring));
+    assert_eq!(ring.clone().on_hosts(0), Ok(ring));
 }
 
 #[test]
@@ -195,7 +294,14 @@ fn families_differ_by_their_hash() {
                         for host_ranks in hosts(algo, ranks) {
                             let f = Family::new(order, kind, algo, ranks, root).unwrap();
                             let f = f.on_hosts(host_ranks).unwrap();
-                            assert_eq!(seen.insert(f.hash(), f), None, "{f:?}");
+                            assert_eq!(seen.insert(f.hash(), f.clone()), None, "{f:?}");
+                        }
+                        for hosts in compositions(ranks).filter(|h| h.each().is_none()) {
+                            let f = Family::new(order, kind, algo, ranks, root).unwrap();
+                            let f = f.on_hosts(hosts).unwrap();
+                            if algo == Algorithm::Hierarchical {
+                                assert_eq!(seen.insert(f.hash(), f.clone()), None, "{f:?}");
+                            }
                         }
                     }
                 }
@@ -223,7 +329,7 @@ fn a_change_of_the_programs_is_a_generation() {
                     let root = ranks / 2;
                     let family = Family::new(order, kind, algo, ranks, root).unwrap();
                     for host_ranks in hosts(algo, ranks) {
-                        let family = family.on_hosts(host_ranks).unwrap();
+                        let family = family.clone().on_hosts(host_ranks).unwrap();
                         all.extend((0..ranks).map(|r| family.program(r).unwrap()));
                     }
                 }

@@ -17,11 +17,10 @@ mod tree;
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
-use super::{Order, Program};
+use super::hosts::MAX_RANKS;
+use super::{HostRanks, Order, Program};
 use builder::Builder;
-
-/// Most ranks that a program can have: chunk numbers up to ranks² fit 32 bits.
-pub const MAX_RANKS: u32 = 65_535;
+pub(super) use hierarchical::Hosts;
 
 /// Why no program can be generated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,14 +63,14 @@ pub enum GenerateError {
         algo: Algorithm,
     },
     /// The ranks cannot be put together by hosts.
-    #[error("{} by hierarchical needs the same number of consecutive ranks on each host: {}", spelled(kind.name()), why_no_hosts(*ranks, *host_ranks))]
+    #[error("{} by hierarchical needs to know which ranks share a host: {}", spelled(kind.name()), host_ranks.why_not(*ranks))]
     Hosts {
         /// Collective.
         kind: CollectiveKind,
         /// Ranks of the communicator.
         ranks: u32,
-        /// Ranks of each host that were given; 0: not known.
-        host_ranks: u32,
+        /// Hosts that were given.
+        host_ranks: HostRanks,
     },
     /// The collective has no such algorithm.
     #[error("{} has no algorithm {}: choose one of {}", spelled(kind.name()), spelled(algo.name()), names(*kind))]
@@ -97,13 +96,6 @@ fn strict_names(kind: CollectiveKind) -> String {
     let all = algorithms(kind).iter().filter(|a| is_strict(kind, **a));
     let all = all.map(|a| spelled(a.name()));
     all.collect::<Vec<_>>().join(", ")
-}
-
-fn why_no_hosts(ranks: u32, host_ranks: u32) -> String {
-    match host_ranks {
-        0 => "those of this communicator stand otherwise, or their hosts are not known; number the ranks host by host, or give the setting `host_ranks`".into(),
-        m => format!("{ranks} ranks cannot be {m} on each"),
-    }
 }
 
 /// Whether the program of this algorithm can reduce in the order of the ranks, or reduces nothing.
@@ -186,11 +178,19 @@ pub fn generate(
     rank: u32,
     root: u32,
 ) -> Result<Program, GenerateError> {
-    generate_in(Order::Ring, kind, algo, ranks, rank, root, 1)
+    generate_in(
+        Order::Ring,
+        kind,
+        algo,
+        ranks,
+        rank,
+        root,
+        &HostRanks::from(1),
+    )
 }
 
 /// As [`generate`], in this order where something is reduced: [`Order::Ring`] or [`Order::Rank`];
-/// `host_ranks` consecutive ranks share a host.
+/// `host_ranks` says which ranks share a host.
 pub(super) fn generate_in(
     order: Order,
     kind: CollectiveKind,
@@ -198,7 +198,7 @@ pub(super) fn generate_in(
     ranks: u32,
     rank: u32,
     root: u32,
-    host_ranks: u32,
+    host_ranks: &HostRanks,
 ) -> Result<Program, GenerateError> {
     if ranks == 0 || ranks > MAX_RANKS {
         return Err(GenerateError::Ranks { ranks });
@@ -219,11 +219,11 @@ pub(super) fn generate_in(
     if order == Order::Rank && !is_strict(kind, algo) {
         return Err(GenerateError::Strict { kind, algo });
     }
-    if algo == Algorithm::Hierarchical && (host_ranks == 0 || !ranks.is_multiple_of(host_ranks)) {
+    if algo == Algorithm::Hierarchical && !host_ranks.fits(ranks) {
         return Err(GenerateError::Hosts {
             kind,
             ranks,
-            host_ranks,
+            host_ranks: host_ranks.clone(),
         });
     }
     let b = Builder::new(order, kind, algo, ranks, rank, root);
@@ -292,6 +292,6 @@ pub fn generate_all_in(
     root: u32,
 ) -> Result<Vec<Program>, GenerateError> {
     (0..ranks.max(1))
-        .map(|rank| generate_in(order, kind, algo, ranks, rank, root, 1))
+        .map(|rank| generate_in(order, kind, algo, ranks, rank, root, &HostRanks::from(1)))
         .collect()
 }

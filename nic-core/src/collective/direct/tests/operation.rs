@@ -37,7 +37,7 @@ pub(super) fn step(
 /// Posts an operation on these buffers.
 pub(super) fn post(path: &mut Direct, token: u64, params: Params, input: Pages, output: Pages) {
     // The path runs no program of messages.
-    let plan = Programs::default().of(ProgramShape {
+    let plan = Programs::default().of(&ProgramShape {
         kind: K::AllReduce,
         algo: Algorithm::Ring,
         ranks: 2,
@@ -45,7 +45,7 @@ pub(super) fn post(path: &mut Direct, token: u64, params: Params, input: Pages, 
         root: 0,
         in_place: false,
         order: Order::Ring,
-        host_ranks: 0,
+        host_ranks: 0.into(),
     });
     let at = path.locate(&params, input, output);
     let op = Box::new(Prepared {

@@ -182,6 +182,11 @@ impl OneSided {
         std::mem::take(&mut self.requests.pending)
     }
 
+    /// Whether its queue pair has nothing to send, and no timer.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.qp.is_at_rest()
+    }
+
     pub(super) fn next_timer(&self) -> Option<NicTime> {
         self.qp.next_timer()
     }
