@@ -18,9 +18,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use ringbell::comm::CollectiveKind;
+use ringbell::comm::{CollectiveKind, HostRanks};
 use ringbell::Algorithm;
-use ringbell_sim::{Cluster, Kept, Plan, Report};
+use ringbell_sim::{Forward, Kept, Plan, Report};
 use serde_json::json;
 
 use self::cluster::ClusterArgs;
@@ -33,7 +33,7 @@ use super::report::{parse_size, SweepArgs};
 use super::{files, stdio, Exit, Problem};
 
 /// Arguments that a plan's file has in place of the command line, or that a plan does not take.
-const OF_ONE_POINT: [&str; 23] = [
+const OF_ONE_POINT: [&str; 26] = [
     "collective",
     "ranks",
     "min",
@@ -42,6 +42,8 @@ const OF_ONE_POINT: [&str; 23] = [
     "algo",
     "host_ranks",
     "whole_memory",
+    "exact",
+    "fast_forward",
     "profile",
     "topology",
     "hash_seed",
@@ -55,6 +57,7 @@ const OF_ONE_POINT: [&str; 23] = [
     "cut",
     "slow",
     "threads",
+    "settings",
     "pcap",
     "trace",
 ];
@@ -97,14 +100,23 @@ pub(crate) struct Args {
     /// Algorithm
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = algo)]
     algo: Algorithm,
-    /// Consecutive ranks that share a host, for --algo hierarchical and auto. Their messages cross
-    /// the topology as all others do
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    host_ranks: u32,
+    /// Consecutive ranks that share a host, for --algo hierarchical and auto, or those of each host
+    /// one after the other, as 3,2,4. Their messages cross the topology as all others do
+    /// [default: 1]
+    #[arg(long, value_name = "N|N,N,...")]
+    host_ranks: Option<HostRanks>,
     /// Keep every byte of the operands. Without it, bytes that repeat are kept once, and each run
     /// reports the same
     #[arg(long)]
     whole_memory: bool,
+    /// Simulate every operation to its end and compare its results. Without it, one of more than
+    /// four million frames ends in its steady phase, if it has one, and the phase says how long the
+    /// whole operation takes
+    #[arg(long, conflicts_with = "fast_forward")]
+    exact: bool,
+    /// End every operation that has a steady phase there, also shorter ones
+    #[arg(long)]
+    fast_forward: bool,
     /// Print a built-in profile, as a file to start from
     #[arg(long, value_name = "NAME", value_parser = profile::text, exclusive = true)]
     show_profile: Option<&'static str>,
@@ -155,17 +167,23 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         check: 1,
     };
     let usage = |what| Problem::new(Exit::Usage, what, "give sizes such as -b 1K -e 64M -f 4");
+    let mut cluster = args.cluster.cluster(args.ranks)?;
+    if let Some(host_ranks) = &args.host_ranks {
+        cluster.settings.host_ranks = host_ranks.clone();
+    }
     let plan = Plan {
         kind,
-        cluster: Cluster {
-            host_ranks: args.host_ranks,
-            ..args.cluster.cluster(args.ranks)?
-        },
+        cluster,
         sizes: sweep.sizes(1 << 10, 1 << 20).map_err(usage)?,
         algo: args.algo,
         kept: match args.whole_memory {
             true => Kept::Whole,
             false => Kept::Once,
+        },
+        forward: match (args.exact, args.fast_forward) {
+            (true, _) => Forward::Never,
+            (false, true) => Forward::Always,
+            (false, false) => Forward::Long,
         },
     };
     has_memory_of(&plan)?;
@@ -209,8 +227,11 @@ fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
             m.algbw_gbs,
             m.busbw_gbs,
             100.0 * m.busbw_gbs / report.best_gbs,
-            m.wrong
+            words::wrong(m)
         );
+    }
+    for m in &report.sizes {
+        out += &words::projection(m);
     }
     if let Some(ended) = &report.ended {
         out += &fault::text_of_ends(ended);
@@ -227,12 +248,13 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
             "algbw_gbs": m.algbw_gbs,
             "busbw_gbs": m.busbw_gbs,
             "link_share": m.busbw_gbs / report.best_gbs,
-            "wrong": m.wrong,
+            "wrong": m.projection.is_none().then_some(m.wrong),
+            "projection": m.projection.as_ref().map(words::json_of_projection),
         })
     });
     let own = json!({
         "collective": name(plan.kind),
-        "host_ranks": plan.cluster.host_ranks,
+        "host_ranks": words::hosts(&plan.cluster.settings.host_ranks),
         "rows": sizes.collect::<Vec<_>>(),
         "ended": report.ended.as_ref().map(fault::json_of_ends),
         "payload_gbs": report.payload_gbs,

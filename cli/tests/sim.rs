@@ -73,6 +73,37 @@ fn memory_that_keeps_every_byte_changes_no_line_but_that_of_wall_clock_time() {
 }
 
 #[test]
+fn settings_of_the_communicator_are_given_by_name() {
+    let args = "all-reduce -R 2 -b 512K -e 512K --algo ring --json";
+    let run = |more: &[&str]| {
+        let out = sim(&args
+            .split(' ')
+            .chain(more.iter().copied())
+            .collect::<Vec<_>>());
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")
+    };
+    let (usual, cut) = (run(&[]), run(&["--set", "segment_bytes=16K"]));
+    assert_eq!(usual["settings"], serde_json::json!({}));
+    assert_eq!(
+        cut["settings"],
+        serde_json::json!({ "segment_bytes": 16384 })
+    );
+    assert_eq!(cut["rows"][0]["wrong"], 0);
+    assert!(cut["frames"].as_u64() > usual["frames"].as_u64(), "{cut}");
+    let out = sim(&[
+        "all-reduce",
+        "--set",
+        "segment_bytes=16K",
+        "--set",
+        "scratch_bytes=16K",
+    ]);
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(text.contains("no room for two segments"), "{text}");
+}
+
+#[test]
 fn tshark_reads_the_capture_of_a_simulated_rank() {
     if !net::installed("tshark") {
         skip!("there is no tshark");
@@ -401,7 +432,7 @@ fn a_plan_runs_every_combination_of_its_lists() {
         .filter(|r| r.contains("failed: 5000 ranks cannot"));
     assert_eq!(failed.count(), 8, "{text}");
     let common = "\n# network one switch, profile ideal, algorithm auto, spray false, \
-                  congestion window, repeat selective, seed 7\n";
+                  congestion window, repeat selective, udp ports 1, seed 7\n";
     assert!(text.contains(common), "{text}");
 }
 

@@ -1,6 +1,7 @@
 //! The cluster below every run: ranks, the network that joins them, and what goes wrong with it.
 
 use ringbell_mesh::POLL;
+use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig, RdmaConfig};
 use ringbell_routes::topology::Topology;
 
@@ -47,6 +48,9 @@ pub struct Reaction {
     pub congestion: Congestion,
     /// Lost packets alone are sent again, and not all behind them.
     pub selective: bool,
+    /// UDP source ports over which a connection spreads its packets, 1 to 64. Switches that choose
+    /// ways for flows then send them by several.
+    pub udp_ports: u16,
 }
 
 impl Default for Reaction {
@@ -55,11 +59,13 @@ impl Default for Reaction {
         let RdmaConfig {
             congestion,
             selective,
+            udp_ports,
             ..
         } = RdmaConfig::default();
         Reaction {
             congestion,
             selective,
+            udp_ports,
         }
     }
 }
@@ -84,9 +90,9 @@ pub struct Cluster {
     pub ranks: usize,
     /// What links cost.
     pub profile: Profile,
-    /// Consecutive ranks that share a host, for `HIERARCHICAL`: to the network each is a NIC of its
-    /// own, wherever it is.
-    pub host_ranks: u32,
+    /// Settings of the communicator of all ranks. To the network each rank is a NIC of its own,
+    /// however many share a host by `host_ranks`, which is 1 or more here.
+    pub settings: CollectiveSettings,
     /// How the NICs are joined.
     pub network: NetworkPlan,
     /// What the NICs do about losses and marks.
@@ -110,7 +116,10 @@ impl Cluster {
         Cluster {
             ranks,
             profile,
-            host_ranks: 1,
+            settings: CollectiveSettings {
+                host_ranks: 1.into(),
+                ..CollectiveSettings::default()
+            },
             network: NetworkPlan::default(),
             reaction: Reaction::default(),
             loss: 0.0,

@@ -13,6 +13,7 @@ use ringbell_nic_core::types::NicTime;
 
 use crate::network::{Frame, LinkId, Sent, SharedAdapter};
 use crate::node::Node;
+use crate::steady::Moments;
 
 /// Between two looks at a NIC whose link is paused.
 const WHILE_PAUSED: Duration = Duration::from_micros(100);
@@ -74,6 +75,8 @@ pub(crate) struct Lane {
     due: Option<u64>,
     /// The operation whose end is waited for.
     pub(crate) ticket: Option<u32>,
+    /// How far its program was when, if that is asked for.
+    pub(crate) moments: Option<Moments>,
     /// What it is to do in a window, and when it stops there.
     pub(crate) given: VecDeque<Given>,
     pub(crate) until: Option<u64>,
@@ -98,6 +101,7 @@ impl Lane {
             forwards,
             due: None,
             ticket: None,
+            moments: None,
             given: VecDeque::new(),
             until: None,
             made: Vec::new(),
@@ -149,6 +153,11 @@ impl Lane {
     pub(crate) fn run(&mut self, at: u64) -> (bool, Vec<Sent>) {
         // NICs count nanoseconds; one that is stepped early would find its timer not due.
         let moved = self.node.nic.run_at(NicTime(at.div_ceil(1_000)));
+        if let Some(moments) = &mut self.moments {
+            if let Ok(Some(progress)) = self.node.nic.program_progress(self.node.comm) {
+                moments.note(at, &progress);
+            }
+        }
         let sent = self.adapters.iter();
         (moved, sent.flat_map(|a| a.0.lock().take_sent()).collect())
     }

@@ -34,6 +34,7 @@ mod replay;
 mod report;
 mod running;
 mod simulation;
+mod steady;
 mod switch;
 mod threads;
 mod timeline;
@@ -52,8 +53,9 @@ pub use profile::Profile;
 pub use replay::{
     goal_memory, run_goal, run_goal_watched, Delivery, GoalPlan, GoalReport, GoalTrouble, Operation,
 };
-pub use report::{Counts, Failure, Kept, Measured, Plan, Report};
+pub use report::{Counts, Failure, Forward, Kept, Measured, Plan, Report};
 pub use ringbell_cuda_kernels::LaunchShape;
 pub use simulation::{memory, run, run_watched};
+pub use steady::Projection;
 pub use switch::{Marks, Pauses, SharedRoom, Switches};
 pub use watch::Watch;

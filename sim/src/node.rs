@@ -11,7 +11,7 @@ use ringbell_gtlb::{Access, BusError, DmaMemory, MemoryRegion, PageTable, PAGE_B
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, PdId, Rkey,
 };
-use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
+use ringbell_nic_core::collective::CommunicatorConfig;
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::Port;
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
@@ -104,6 +104,7 @@ impl Node {
             timeout: Duration::from_micros(cluster.profile.retry_us),
             congestion: cluster.reaction.congestion_at(cluster.profile.link_gbps),
             selective: cluster.reaction.selective,
+            udp_ports: cluster.reaction.udp_ports,
             ..RdmaConfig::default()
         };
         let rdma = RdmaTransport::new(&net, rdma).map_err(|e| made(&e))?;
@@ -123,10 +124,7 @@ impl Node {
             ctx: 7,
             rank: rank as u32,
             peers: (0..cluster.ranks).map(address).collect(),
-            settings: CollectiveSettings {
-                host_ranks: cluster.host_ranks,
-                ..CollectiveSettings::default()
-            },
+            settings: cluster.settings.clone(),
         };
         let comm = nic.create_communicator(&comm).map_err(|e| made(&e))?;
         Ok(Node {
@@ -235,7 +233,7 @@ impl Memory {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
         // Partial results repeat as operands do.
         let own = match kept {
-            Kept::Once => CollectiveSettings::default().scratch_bytes,
+            Kept::Once => cluster.settings.scratch_bytes,
             Kept::Whole => 0,
         };
         let store = Store::new(rank, kept, bytes + own)?;

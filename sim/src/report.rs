@@ -1,8 +1,10 @@
 //! What is asked of a simulation, and what it answers.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
+use ringbell_nic_core::collective::HostRanks;
+use ringbell_nic_core::ConfigError;
 
-use crate::{Breaks, Cluster, Ended};
+use crate::{Breaks, Cluster, Ended, Projection};
 
 /// How the operands of a collective are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,6 +15,20 @@ pub enum Kept {
     Once,
     /// Every byte.
     Whole,
+}
+
+/// Whether operations are fast-forwarded: simulated until a steady phase is recognised, which then
+/// says how long they take. Their results are not compared. Runs with losses or faults, and those
+/// that are watched, never are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Forward {
+    /// None.
+    Never,
+    /// Those that take millions of frames.
+    #[default]
+    Long,
+    /// All that have a steady phase.
+    Always,
 }
 
 /// A collective on a cluster.
@@ -28,6 +44,8 @@ pub struct Plan {
     pub algo: Algorithm,
     /// How operands are kept. It changes nothing but what a run takes of memory and time.
     pub kept: Kept,
+    /// Which operations are fast-forwarded.
+    pub forward: Forward,
 }
 
 impl Plan {
@@ -39,6 +57,7 @@ impl Plan {
             sizes: vec![bytes],
             algo: Algorithm::Auto,
             kept: Kept::default(),
+            forward: Forward::default(),
         }
     }
 }
@@ -56,8 +75,10 @@ pub struct Measured {
     pub algbw_gbs: f64,
     /// As nccl-tests corrects it for the operation.
     pub busbw_gbs: f64,
-    /// Elements that were not as the model has them, on all ranks.
+    /// Elements that were not as the model has them, on all ranks; 0 where none was compared.
     pub wrong: u64,
+    /// How its time was found, where it was fast-forwarded. No result was compared then.
+    pub projection: Option<Projection>,
 }
 
 /// What has happened in a run.
@@ -81,6 +102,24 @@ pub struct Counts {
     pub virtual_ns: u64,
     /// Digest of all events: time, node, kind and length of each.
     pub hash: u64,
+}
+
+impl Counts {
+    /// With what has happened in another world after it.
+    #[must_use]
+    pub(crate) fn and(self, then: Counts) -> Counts {
+        Counts {
+            events: self.events + then.events,
+            packets: self.packets + then.packets,
+            bytes: self.bytes + then.bytes,
+            lost: self.lost + then.lost,
+            marked: self.marked + then.marked,
+            pauses: self.pauses + then.pauses,
+            deepest: self.deepest.max(then.deepest),
+            virtual_ns: self.virtual_ns + then.virtual_ns,
+            hash: self.hash.rotate_left(1) ^ then.hash,
+        }
+    }
 }
 
 /// The end of a simulation.
@@ -112,13 +151,16 @@ pub enum Failure {
         most: usize,
     },
     /// The ranks are no whole number of hosts.
-    #[error("{ranks} ranks cannot be {host_ranks} on each host; give a divisor of the ranks")]
+    #[error("{ranks} ranks cannot have these hosts: {}; give a divisor of the ranks, or the ranks of each host one after the other, as 3,2,4", host_ranks.why_not(*ranks as u32))]
     Hosts {
         /// Ranks.
         ranks: usize,
-        /// Ranks of a host, as given.
-        host_ranks: u32,
+        /// Hosts, as given.
+        host_ranks: HostRanks,
     },
+    /// Settings of the communicator contradict each other.
+    #[error("{}: {}; change one of them", .0.setting, .0.why)]
+    Settings(ConfigError),
     /// The topology has fewer hosts.
     #[error("{topology} has {ends} hosts, and {ranks} ranks need one each; give fewer ranks or a larger network")]
     TooFewHosts {

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringbell_mesh::GROWTH;
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
-use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::{Checksums, Port};
 
 use crate::bound::{best_bus_gbps, bus_factor};
@@ -16,8 +15,11 @@ use crate::node::{destination, Node, Operands};
 use crate::profile::{payload_share, HEADERS};
 use crate::threads::each;
 use crate::timeline::Timeline;
-use crate::world::World;
-use crate::{Breaks, Cluster, Ended, Failure, Kept, Measured, Plan, RankEnd, Report, Slow, Watch};
+use crate::world::{Operated, World};
+use crate::{
+    Breaks, Cluster, Counts, Ended, Failure, Forward, Kept, Measured, Plan, RankEnd, Report, Slow,
+    Watch,
+};
 
 /// Ranks from which on threads pay; measured.
 const PAYS: usize = 64;
@@ -36,6 +38,10 @@ const COPIES: u64 = 5;
 const KEPT: u64 = 32;
 /// Bytes of a result that are compared at once.
 const COMPARED: usize = 64 << 10;
+/// Frames from which on an operation is fast-forwarded if that is left to the run, half a minute of
+/// one core; and the payload of one.
+const LONG: f64 = (4 << 20) as f64;
+const OF_A_FRAME: f64 = 4096.0;
 /// Most memory of all ranks together, of which every byte is real.
 pub(crate) const MEMORY_MOST: u64 = 16 << 30;
 /// The same where what repeats is kept once.
@@ -46,17 +52,15 @@ const ONCE_MOST: u64 = 1 << 40;
 /// all.
 fn links(plan: &Plan) -> u64 {
     let Cluster {
-        ranks, host_ranks, ..
-    } = plan.cluster;
-    let settings = CollectiveSettings {
-        host_ranks,
-        ..CollectiveSettings::default()
-    };
-    let is_lazy = !settings.links_all(ranks);
+        ranks, settings, ..
+    } = &plan.cluster;
+    let is_lazy = !settings.links_all(*ranks);
     match plan.algo {
         Algorithm::Ring | Algorithm::Tree | Algorithm::RecursiveDoubling if is_lazy => FEW_LINKS,
-        Algorithm::Hierarchical if is_lazy => FEW_LINKS + u64::from(host_ranks),
-        _ => ranks as u64,
+        Algorithm::Hierarchical if is_lazy => {
+            FEW_LINKS + u64::from(settings.host_ranks.most(*ranks as u32))
+        }
+        _ => *ranks as u64,
     }
 }
 
@@ -158,16 +162,51 @@ fn threads(cluster: &Cluster) -> usize {
     }
 }
 
+/// Whether operations may be fast-forwarded: nothing happens by chance, or later, or is watched.
+fn may_forward(plan: &Plan, watch: &Watch, fabric: &Shared) -> bool {
+    let Cluster { loss, faults, .. } = &plan.cluster;
+    let is_watched = watch.reads_frames() || fabric.lock().timeline.is_some();
+    *loss == 0.0 && faults.is_empty() && !is_watched
+}
+
+/// Whether an operation of so many bytes is.
+fn forwards(plan: &Plan, bytes: u64) -> bool {
+    let ranks = plan.cluster.ranks;
+    let frames = ranks as f64 * bytes as f64 * bus_factor(plan.kind, ranks) / OF_A_FRAME;
+    match plan.forward {
+        Forward::Never => false,
+        Forward::Long => frames >= LONG,
+        Forward::Always => true,
+    }
+}
+
 /// Makes the cluster and runs the operations.
-fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<Report, Failure> {
+fn simulate(
+    plan: &Plan,
+    mut watch: Watch,
+    most: u64,
+    mut fabric: Shared,
+) -> Result<Report, Failure> {
     let cluster = &plan.cluster;
     let threads = threads(cluster);
     let all: Vec<usize> = (0..cluster.ranks).collect();
     let made = |rank, port| Operands::new(rank, cluster, port, plan.kept, most);
-    let (mut world, operands) = started(cluster, &mut watch, &fabric, made)?;
+    let may_forward = may_forward(plan, &watch, &fabric);
+    let (mut world, mut operands) = started(cluster, &mut watch, &fabric, made)?;
+    let mut before: Option<Counts> = None;
+    let mut is_over = false;
+    let mut longest = 0;
     let mut sizes = Vec::new();
     let mut ended = None;
     for &bytes in &plan.sizes {
+        if std::mem::take(&mut is_over) {
+            // What was fast-forwarded is under way there for ever.
+            before = Some(counted(before, &world));
+            longest = longest.max(fabric.lock().longest);
+            drop(world);
+            fabric = Shared::new(cluster)?;
+            (world, operands) = started(cluster, &mut watch, &fabric, made)?;
+        }
         let data = data_of(plan, bytes);
         // Whole elements.
         let bytes = data.bytes();
@@ -175,20 +214,31 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             operands[rank].fill(&pattern(rank as u64), data.operands(rank as u64));
         });
         let posted_ns = world.since_begin();
-        let ends = world.operation(plan, &data, destination(most))?;
-        if ends.iter().any(RankEnd::is_error) {
-            let ranks = ends;
-            ended = Some(Ended {
-                bytes,
-                posted_ns,
-                ranks,
-            });
-            break;
-        }
-        let time_ns = world.since_begin() - posted_ns;
-        let lives = |rank: &usize| ends[*rank].status.is_some();
-        let living: Vec<usize> = all.iter().copied().filter(lives).collect();
-        let wrong = wrong(threads, &living, &operands, &data);
+        let forward = may_forward && forwards(plan, bytes);
+        let (time_ns, projection, wrong) =
+            match world.operation(plan, &data, destination(most), forward)? {
+                Operated::Projected {
+                    time_ns,
+                    projection,
+                } => {
+                    is_over = true;
+                    (time_ns, Some(projection), 0)
+                }
+                Operated::Ended(ranks) if ranks.iter().any(RankEnd::is_error) => {
+                    ended = Some(Ended {
+                        bytes,
+                        posted_ns,
+                        ranks,
+                    });
+                    break;
+                }
+                Operated::Ended(ends) => {
+                    let time_ns = world.since_begin() - posted_ns;
+                    let lives = |rank: &usize| ends[*rank].status.is_some();
+                    let living: Vec<usize> = all.iter().copied().filter(lives).collect();
+                    (time_ns, None, wrong(threads, &living, &operands, &data))
+                }
+            };
         let algbw_gbs = bytes as f64 / time_ns.max(1) as f64;
         sizes.push(Measured {
             bytes,
@@ -197,15 +247,17 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             algbw_gbs,
             busbw_gbs: algbw_gbs * bus_factor(plan.kind, cluster.ranks),
             wrong,
+            projection,
         });
     }
-    let counts = world.counts();
+    let counts = counted(before, &world);
     let fabric = fabric.lock();
+    let longest = longest.max(fabric.longest);
     let headers = match fabric.is_mesh() {
         true => HEADERS + GROWTH,
         false => HEADERS,
     };
-    let share = payload_share(fabric.longest, headers);
+    let share = payload_share(longest, headers);
     let best = best_bus_gbps(plan.kind, cluster.ranks, &fabric.wires());
     Ok(Report {
         sizes,
@@ -214,6 +266,12 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
         ended,
         counts,
     })
+}
+
+/// What has happened in this world and those before it.
+fn counted(before: Option<Counts>, world: &World) -> Counts {
+    let counts = world.counts();
+    before.map_or(counts, |before| before.and(counts))
 }
 
 /// Elements that are wrong in the results of ranks.
@@ -240,10 +298,12 @@ pub(crate) fn check_cluster(cluster: &Cluster) -> Result<(), Failure> {
     if !(2..=MOST).contains(&ranks) {
         return Err(Failure::Ranks { ranks, most: MOST });
     }
-    let host_ranks = cluster.host_ranks;
-    if host_ranks == 0 || !ranks.is_multiple_of(host_ranks as usize) {
+    let host_ranks = &cluster.settings.host_ranks;
+    if !host_ranks.fits(ranks as u32) {
+        let host_ranks = host_ranks.clone();
         return Err(Failure::Hosts { ranks, host_ranks });
     }
+    cluster.settings.validate().map_err(Failure::Settings)?;
     if !(0.0..1.0).contains(&cluster.loss) {
         return Err(Failure::Loss(cluster.loss.to_string()));
     }
@@ -258,10 +318,12 @@ pub(crate) fn check_cluster(cluster: &Cluster) -> Result<(), Failure> {
         });
     }
     let network = &cluster.network;
-    let of_switches = match (network.spray, network.hash_seed) {
-        (true, _) => Some("spraying"),
-        (false, 1..) => Some("a seed of their hash"),
-        (false, 0) => None,
+    let ports = cluster.reaction.udp_ports;
+    let of_switches = match (network.spray, network.hash_seed, ports) {
+        (true, ..) => Some("spraying"),
+        (false, 1.., _) => Some("a seed of their hash"),
+        (false, 0, 2..) => Some("spreading packets over several UDP ports"),
+        (false, 0, _) => None,
     };
     let meshed = network.topology.as_ref().filter(|_| network.is_mesh());
     if let (Some(topology), Some(what)) = (meshed, of_switches) {
@@ -330,8 +392,11 @@ mod tests {
                     operands.fill(&pattern(rank), data.operands(rank));
                 }
                 operands[1].spoil(777_776, change);
-                let ends = world.operation(&plan, &data, destination(bytes));
-                assert!(!ends.expect("it ends").iter().any(RankEnd::is_error));
+                let ends = world.operation(&plan, &data, destination(bytes), false);
+                let Ok(Operated::Ended(ends)) = ends else {
+                    panic!("it has not ended")
+                };
+                assert!(!ends.iter().any(RankEnd::is_error));
                 wrong(1, &[0, 1, 2], &operands, &data)
             };
             assert_eq!([differ(0.0), differ(1.0)], [0, 3], "{kept:?}");

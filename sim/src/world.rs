@@ -12,6 +12,7 @@ use crate::lane::{Begun, Handled, Happens, Lane, Lanes};
 use crate::network::{Sent, Shared, SharedAdapter, What};
 use crate::node::{Memory, Node};
 use crate::running::{Kernels, Outcome, Ran};
+use crate::steady::{projected, Moments, Projection};
 use crate::{Breaks, Counts, Failure, Fault, Plan, RankEnd};
 
 /// Virtual time that an operation, or the meeting of the ranks, may take.
@@ -22,6 +23,21 @@ const SETTLES: Duration = Duration::from_micros(100);
 const LOOKAHEAD_MOST: Duration = Duration::from_micros(50);
 /// How much sooner than the loop's deadline operations end themselves.
 const OPERATION: Duration = Duration::from_secs(50);
+
+/// An operation is looked at for a steady phase each time that it has gone on by one of so many
+/// parts.
+const LOOKS: u64 = 32;
+
+/// How an operation on all ranks has ended.
+pub(crate) enum Operated {
+    /// On each rank.
+    Ended(Vec<RankEnd>),
+    /// It has not, and would after so long.
+    Projected {
+        time_ns: u64,
+        projection: Projection,
+    },
+}
 
 /// The cluster.
 pub(crate) struct World {
@@ -429,14 +445,20 @@ impl World {
         (self.now - self.begin) / 1_000
     }
 
-    /// Runs one operation on all ranks that live; returns how it ended on each.
+    /// Runs one operation on all ranks that live; returns how it ended on each. With `forward` it
+    /// may stop in a steady phase, and the world is of no more use then.
     pub(crate) fn operation(
         &mut self,
         plan: &Plan,
         data: &Data,
         to: GpuVa,
-    ) -> Result<Vec<RankEnd>, Failure> {
+        forward: bool,
+    ) -> Result<Operated, Failure> {
         let begin = self.now;
+        for rank in 0..self.nodes.len() {
+            self.lanes.get_mut(rank).moments = forward.then(Moments::default);
+        }
+        let mut look = begin;
         let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
         self.wait(plan.cluster.profile.host.doorbell_ns);
         let what = (plan.kind, plan.algo);
@@ -470,7 +492,18 @@ impl World {
             }
             if left == 0 {
                 self.wait(plan.cluster.profile.host.completion_ns);
-                return Ok(ends.into_iter().flatten().collect());
+                return Ok(Operated::Ended(ends.into_iter().flatten().collect()));
+            }
+            if forward && self.now >= look {
+                look = self.now + (self.now - begin) / LOOKS + 1;
+                if let Some((end, projection)) = self.projected(begin) {
+                    let end = end / 1_000 + plan.cluster.profile.host.completion_ns;
+                    let time_ns = end - begin / 1_000;
+                    return Ok(Operated::Projected {
+                        time_ns,
+                        projection,
+                    });
+                }
             }
             self.run_ahead(deadline, Some(&ends));
             let next = self.next_rank();
@@ -486,6 +519,14 @@ impl World {
             }
             ended.extend(next.map(|rank| (rank, self.ended)));
         }
+    }
+
+    /// When an operation posted at a time ends by its steady phase, if it is in one.
+    fn projected(&mut self, posted: u64) -> Option<(u64, Projection)> {
+        let lanes = &self.lanes;
+        let all: Vec<_> = (0..lanes.len()).map(|rank| lanes.lock(rank)).collect();
+        let moments = all.iter().filter_map(|lane| lane.moments.as_ref());
+        projected(moments, posted, self.now)
     }
 
     /// How an operation has ended on a rank, if it has: it was killed, or its NIC says so.

@@ -118,6 +118,24 @@ fn switches_go_around_a_wire_that_is_cut() {
 }
 
 #[test]
+fn one_event_that_is_a_nanosecond_later_changes_the_digest_alone() {
+    // Of a leaf without ranks, so that the cut itself is all that changes.
+    let of = |at_ns| {
+        let mut plan = tree(&[]);
+        plan.cluster.ranks = 4;
+        let wire = plan.cluster.network.wire_named(4, "s11:2");
+        let what = Breaks::Wire(wire.expect("a wire"));
+        plan.cluster.faults = vec![Fault { at_ns, what }];
+        run(&plan).expect("it ends").counts
+    };
+    let (first, again, mut later) = (of(50_000), of(50_000), of(50_001));
+    assert_eq!(first, again);
+    assert_ne!(first.hash, later.hash);
+    later.hash = first.hash;
+    assert_eq!(first, later);
+}
+
+#[test]
 fn a_rank_whose_wire_is_cut_is_named_and_names_another() {
     let one = plan(CollectiveKind::AllReduce, 4, &[]);
     let wire = one.cluster.network.wire_named(4, "s0-n2").expect("a wire");

@@ -58,7 +58,7 @@ fn every_algorithm_reports_the_same() {
                     sizes: vec![4_000, 1 << 20],
                     ..ring(ranks, 0)
                 };
-                plan.cluster.host_ranks = host_ranks;
+                plan.cluster.settings.host_ranks = host_ranks.into();
                 plan.cluster.loss = 0.001;
                 let whole = of(&plan, Kept::Whole);
                 assert_eq!(of(&plan, Kept::Once), whole, "{plan:?}");

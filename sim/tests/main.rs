@@ -11,6 +11,7 @@ mod collectives;
 mod connections;
 mod device_api;
 mod faults;
+mod forward;
 mod goal;
 mod grammar;
 mod hosts;

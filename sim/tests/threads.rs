@@ -87,6 +87,7 @@ fn cluster(draws: &mut Draws) -> Cluster {
         rank: any(draws),
         factor: 2.5,
     });
+    let is_mesh = network.is_mesh();
     Cluster {
         slow: slow.collect(),
         faults,
@@ -97,6 +98,7 @@ fn cluster(draws: &mut Draws) -> Cluster {
                 Congestion::Dcqcn(DcqcnConfig::default()),
             ]),
             selective: draws.below(2) == 0,
+            udp_ports: draws.of(if is_mesh { &[1, 1] } else { &[1, 5] }),
         },
         loss: draws.of(&[0.0, 0.0, 0.002, 0.02]),
         seed: draws.below(1 << 30),

@@ -1,6 +1,7 @@
 //! Networks of more than one switch: results, ways, rates and delays, and what is refused.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
+use ringbell_nic_core::collective::HostRanks;
 use ringbell_routes::file;
 use ringbell_routes::generate::generate;
 use ringbell_routes::topology::Topology;
@@ -70,6 +71,34 @@ fn one_seed_of_the_hash_gives_one_run_and_another_seed_another() {
     assert_eq!(other.sizes[0].wrong, 0);
 }
 
+#[test]
+fn packets_over_several_udp_ports_use_the_ways_that_a_flow_leaves_idle() {
+    let mut one = plan(CollectiveKind::AllToAll, named("fat-tree:4x2"), 4 << 20);
+    let mut several = one.clone();
+    several.cluster.reaction.udp_ports = 17;
+    // What is late is not taken for lost, so the window does not halve.
+    let (alone, spread) = (time_ns(&one), time_ns(&several));
+    assert!(spread < 0.9 * alone, "{spread} {alone}");
+
+    // Under loss every byte is right.
+    (several.cluster.loss, several.sizes) = (0.01, vec![96, 1 << 20]);
+    let done = run(&several).expect("it ends");
+    assert!(done.counts.lost > 0);
+    let wrong: Vec<_> = done.sizes.iter().map(|m| m.wrong).collect();
+    assert_eq!((wrong, done.ended), (vec![0, 0], None));
+
+    // What repeats all behind a late packet keeps one port.
+    one.cluster.reaction.selective = false;
+    several = one.clone();
+    several.cluster.reaction.udp_ports = 17;
+    assert_eq!(run(&several), run(&one));
+
+    // NICs that forward have no ports to choose by.
+    several.cluster.network.topology = Some(named("torus:4x4"));
+    let said = run(&several).expect_err("no switches").to_string();
+    assert!(said.contains("several UDP ports is for switches"), "{said}");
+}
+
 /// Two pairs of hosts, whose switches have so many wires of this rate and delay between them.
 fn two_pairs(wires: usize, gbps: f64, delay_ns: f64) -> Topology {
     let between = (0..wires).map(|w| {
@@ -114,10 +143,10 @@ fn hosts(count: usize, ranks: usize) -> Topology {
 #[test]
 fn ranks_of_a_host_share_the_wires_to_the_network_by_hierarchical_algorithms() {
     use CollectiveKind as K;
-    let on_hosts = |kind, algo, host_ranks| {
+    let on_hosts = |kind, algo, host_ranks: u32| {
         let mut plan = plan(kind, hosts(4, 4), 4 << 20);
         plan.algo = algo;
-        plan.cluster.host_ranks = host_ranks;
+        plan.cluster.settings.host_ranks = host_ranks.into();
         plan
     };
     for (kind, algo) in [
@@ -141,8 +170,22 @@ fn ranks_of_a_host_share_the_wires_to_the_network_by_hierarchical_algorithms() {
         assert_eq!(chosen, named, "{algo:?}");
     }
     let refused = run(&on_hosts(K::AllReduce, Algorithm::Hierarchical, 3));
-    let (ranks, host_ranks) = (16, 3);
+    let (ranks, host_ranks) = (16, 3.into());
     assert_eq!(refused, Err(Failure::Hosts { ranks, host_ranks }));
+    // Of different sizes: every element is compared.
+    let on_sizes = |kind, sizes: &[u32]| {
+        let mut plan = on_hosts(kind, Algorithm::Hierarchical, 1);
+        plan.sizes = vec![64 << 10];
+        plan.cluster.settings.host_ranks = HostRanks::of_sizes(sizes);
+        run(&plan)
+    };
+    for kind in [K::AllReduce, K::AllGather, K::ReduceScatter, K::Broadcast] {
+        let report = on_sizes(kind, &[5, 1, 7, 3]).expect("16 ranks");
+        assert_eq!(report.sizes[0].wrong, 0, "{kind:?}");
+    }
+    let refused = on_sizes(K::AllReduce, &[5, 1, 7]).expect_err("13 ranks");
+    let said = refused.to_string();
+    assert!(said.contains("hosts of 5,1,7 ranks have 13"), "{said}");
 }
 
 #[test]

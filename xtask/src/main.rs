@@ -5,6 +5,7 @@
 mod bare;
 mod bindings;
 mod counts;
+mod digests;
 mod fuzz;
 mod gen;
 mod gpu;

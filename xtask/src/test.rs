@@ -17,7 +17,8 @@ use crate::workspace::{
     build, built, cargo, done, entries, has_nextest, nextest, passes, root, target, BARE, BUILD,
 };
 use crate::{
-    bare, bindings, counts, fuzz, gpu, hw, install, kernels, lint, suite, unprivileged, venv,
+    bare, bindings, counts, digests, fuzz, gpu, hw, install, kernels, lint, suite, unprivileged,
+    venv,
 };
 
 /// What `cargo xtask test` runs. Examples and tests share the profile, so that nothing is compiled
@@ -40,7 +41,7 @@ const FIRST: [Step; 3] = [
 ];
 
 /// What `--all` runs besides, with the rules and the lints. Longest first in each lane.
-const MORE: [Step; 13] = [
+const MORE: [Step; 14] = [
     step("kernels", Lane::Beside, &[BUILD], kernels::compile),
     step("mpi", Lane::Beside, &[BUILD], bindings::mpi),
     step("fuzzing", Lane::Beside, &[], fuzz::step),
@@ -50,6 +51,7 @@ const MORE: [Step; 13] = [
     step("install", Lane::Beside, &[BUILD], install::step),
     step("checked", Lane::Beside, &[BUILD], || examples(Some("all"))),
     step("counts", Lane::Beside, &[], counts::compare),
+    step("digests", Lane::Beside, &[BUILD], digests::step),
     step("cuda", Lane::Cargo, &[BUILD], suite::over_mock),
     step("bindings", Lane::Cargo, &[], gdrcopy),
     step("user", Lane::Cargo, &[BUILD], unprivileged::tests),

@@ -7,6 +7,7 @@ use ringbell_sim::{Cluster, NetworkPlan, Profile, Reaction};
 use super::fault::FaultArgs;
 use super::profile::profile;
 use super::refused::problem;
+use crate::perf::{setting, Setting};
 use crate::routes;
 
 /// What a NIC sends again.
@@ -50,6 +51,11 @@ pub(super) struct ClusterArgs {
     /// What NICs send again: selective (what was lost) or go-back-n (all from there on)
     #[arg(long, default_value = "selective", value_name = "NAME")]
     repeat: Repeat,
+    /// UDP source ports over which NICs spread the packets of each connection, so that switches
+    /// that choose a way for each flow send them by several; has no effect with `--repeat
+    /// go-back-n`
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    udp_ports: u16,
     /// Share of the frames that each switch loses, or each wire between two NICs, as 0.01
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     loss: f64,
@@ -61,6 +67,10 @@ pub(super) struct ClusterArgs {
     /// there are cores from 64 ranks on, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// A setting of the communicator of all ranks, e.g. segment_bytes=64K; may be given several
+    /// times
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    settings: Vec<Setting>,
     #[command(flatten)]
     faults: FaultArgs,
 }
@@ -80,18 +90,23 @@ impl ClusterArgs {
         };
         let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
         let ranks = ranks.unwrap_or(hosts);
+        let mut cluster = Cluster::new(ranks, self.profile.clone());
+        for setting in &self.settings {
+            setting.apply(&mut cluster.settings)?;
+        }
         Ok(Cluster {
             faults: self.faults.faults(&network, ranks).map_err(problem)?,
             network,
             reaction: Reaction {
                 congestion: self.congestion,
                 selective: self.repeat.is_selective(),
+                udp_ports: self.udp_ports,
             },
             loss: self.loss,
             seed: self.seed,
             slow: self.faults.slow.clone(),
             threads: self.threads.map_or(0, usize::from),
-            ..Cluster::new(ranks, self.profile.clone())
+            ..cluster
         })
     }
 }

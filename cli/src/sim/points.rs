@@ -9,7 +9,7 @@ use serde_json::{json, Value};
 use super::fault;
 use super::refused::has_memory_of;
 use super::sweep::{self, Point, LABELS};
-use super::words::joined;
+use super::words::{self, joined};
 use crate::report::{self, draw, size_text, Axis, Meta, Plot, Row};
 use crate::{files, stdio, Exit};
 
@@ -150,7 +150,7 @@ impl Table {
                     format!("{:.1}", 100.0 * m.busbw_gbs / report.best_gbs),
                     report.counts.packets.to_string(),
                     report.counts.lost.to_string(),
-                    m.wrong.to_string(),
+                    words::wrong(m),
                 ];
                 let cells = cells.iter().zip(COLUMNS);
                 cells
@@ -188,6 +188,7 @@ fn row_of_json((point, outcome): (&Point, &Outcome)) -> Value {
         "spray": cluster.network.spray,
         "congestion": point.labels[6],
         "repeat": point.labels[7],
+        "udp_ports": cluster.reaction.udp_ports,
         "loss": cluster.loss,
         "seed": cluster.seed,
         "size_bytes": plan.sizes[0],
@@ -200,7 +201,8 @@ fn row_of_json((point, outcome): (&Point, &Outcome)) -> Value {
             "algbw_gbs": m.algbw_gbs,
             "busbw_gbs": m.busbw_gbs,
             "link_share": m.busbw_gbs / report.best_gbs,
-            "wrong": m.wrong,
+            "wrong": m.projection.is_none().then_some(m.wrong),
+            "projection": m.projection.as_ref().map(words::json_of_projection),
             "frames": report.counts.packets,
             "frame_bytes": report.counts.bytes,
             "lost": report.counts.lost,

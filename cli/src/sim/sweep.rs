@@ -6,8 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
+use ringbell::comm::HostRanks;
 use ringbell::nic::Congestion;
-use ringbell_sim::{Cluster, FileError, NetworkPlan, Plan};
+use ringbell_sim::{Cluster, FileError, Forward, NetworkPlan, Plan};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -21,7 +22,7 @@ use crate::{routes, Exit, Problem};
 /// Most points of a plan.
 const MOST: usize = 10_000;
 /// What a point is told by, beside its size.
-pub(super) const LABELS: [&str; 10] = [
+pub(super) const LABELS: [&str; 11] = [
     "collective",
     "network",
     "profile",
@@ -30,6 +31,7 @@ pub(super) const LABELS: [&str; 10] = [
     "spray",
     "congestion",
     "repeat",
+    "udp ports",
     "loss",
     "seed",
 ];
@@ -53,9 +55,11 @@ struct File {
     profiles: Vec<Spanned<String>>,
     /// As many as a network has hosts, where there is no list; 2 at one switch.
     ranks: Option<Vec<usize>>,
-    /// Consecutive ranks that share a host.
-    #[serde(default = "one")]
-    host_ranks: u32,
+    /// Ranks of each host.
+    host_ranks: Option<OnHosts>,
+    /// Long operations are simulated to their end.
+    #[serde(default)]
+    exact: bool,
     #[serde(default = "auto")]
     algorithms: Vec<Spanned<String>>,
     /// Whether switches choose anew for each frame.
@@ -65,6 +69,9 @@ struct File {
     congestions: Vec<Spanned<String>>,
     #[serde(default = "selective")]
     repeats: Vec<Spanned<String>>,
+    /// UDP source ports of a connection.
+    #[serde(default = "one_port")]
+    udp_ports: Vec<u16>,
     #[serde(default = "lossless")]
     loss: Vec<f64>,
     #[serde(default = "zero")]
@@ -87,8 +94,19 @@ fn selective() -> Vec<Spanned<String>> {
     vec![Spanned::new(0..0, "selective".into())]
 }
 
-fn one() -> u32 {
-    1
+fn one_port() -> Vec<u16> {
+    vec![1]
+}
+
+/// Consecutive ranks that share a host, or those of each host.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "host_ranks is neither a number nor a list of numbers"
+)]
+enum OnHosts {
+    Each(u32),
+    Sizes(Vec<u32>),
 }
 
 fn auto() -> Vec<Spanned<String>> {
@@ -173,6 +191,7 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
         file.spray.len(),
         congestions.len(),
         repeats.len(),
+        file.udp_ports.len(),
         file.loss.len(),
         file.seeds.len(),
         sizes.len(),
@@ -182,16 +201,25 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
         let what = format!("the lists make {count} points, expected 1 to {MOST}");
         return Err(FileError::at(name_of_file, text, 0, what));
     }
-    let first = Plan::new(kinds[0].1, Cluster::new(2, profiles[0].1.clone()), 0);
+    let mut first = Plan::new(kinds[0].1, Cluster::new(2, profiles[0].1.clone()), 0);
+    if file.exact {
+        first.forward = Forward::Never;
+    }
     let points = vec![Point::of(first)];
     let points = with_each(points, &kinds, |point, (_, kind)| {
         point.plan.kind = *kind;
         point.label("collective", name(*kind));
     });
+    let host_ranks = match &file.host_ranks {
+        None => HostRanks::from(1),
+        Some(OnHosts::Each(each)) => HostRanks::from(*each),
+        Some(OnHosts::Sizes(sizes)) => HostRanks::of_sizes(sizes),
+    };
     let points = with_each(points, &networks, |point, (name, network)| {
         let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
         let cluster = &mut point.plan.cluster;
-        (cluster.ranks, cluster.host_ranks) = (hosts, file.host_ranks);
+        cluster.ranks = hosts;
+        cluster.settings.host_ranks = host_ranks.clone();
         cluster.network = network.clone();
         point.label("network", name);
         point.label("ranks", hosts);
@@ -222,6 +250,10 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
     let points = with_each(points, &repeats, |point, (name, repeat)| {
         point.plan.cluster.reaction.selective = repeat.is_selective();
         point.label("repeat", name);
+    });
+    let points = with_each(points, &file.udp_ports, |point, ports| {
+        point.plan.cluster.reaction.udp_ports = *ports;
+        point.label("udp ports", ports);
     });
     let points = with_each(points, &file.loss, |point, loss| {
         point.plan.cluster.loss = *loss;

@@ -1,6 +1,9 @@
 //! What all reports have in common: the first and last lines as text, and the cluster as JSON.
 
-use ringbell_sim::{Cluster, Counts, NetworkPlan};
+use std::collections::BTreeMap;
+
+use ringbell::comm::HostRanks;
+use ringbell_sim::{Cluster, Counts, Measured, NetworkPlan, Projection};
 use serde_json::{json, Value};
 
 use super::fault;
@@ -9,19 +12,45 @@ use super::fault;
 pub(super) fn head(what: &str, cluster: &Cluster) -> String {
     let p = &cluster.profile;
     let head = format!(
-        "# ringbell sim {what}, {} ranks, seed {}, loss {}, congestion {}, repeat {}\n# network {}\n# profile {}: {} Gb/s, {} ns a link; {}\n",
+        "# ringbell sim {what}, {} ranks, seed {}, loss {}, congestion {}, repeat {}{}\n# network {}\n# profile {}: {} Gb/s, {} ns a link; {}\n",
         cluster.ranks,
         cluster.seed,
         cluster.loss,
         cluster.reaction.congestion,
         repeat(cluster),
+        udp_ports(cluster),
         network(&cluster.network),
         p.name,
         p.link_gbps,
         p.link_delay_ns,
         p.source
     );
-    head + &fault::text_of_faults(cluster)
+    let text = |value: Value| value.as_str().map_or(value.to_string(), str::to_string);
+    let set = settings(cluster).map(|(name, value)| format!(" {name}={}", text(value)));
+    let set: String = set.collect();
+    let set = match set.is_empty() {
+        true => set,
+        false => format!("# settings{set}\n"),
+    };
+    head + &set + &fault::text_of_faults(cluster)
+}
+
+/// The settings of the communicator that were given, and their values.
+fn settings(cluster: &Cluster) -> impl Iterator<Item = (&'static str, Value)> + '_ {
+    let usual = Cluster::new(cluster.ranks, cluster.profile.clone()).settings;
+    let value = |(name, value): (&'static str, u64)| match name {
+        "host_ranks" => (name, hosts(&cluster.settings.host_ranks)),
+        _ => (name, value.into()),
+    };
+    cluster.settings.unlike(&usual).into_iter().map(value)
+}
+
+/// One number, or those of hosts with different numbers of ranks as a text.
+pub(super) fn hosts(host_ranks: &HostRanks) -> Value {
+    match host_ranks.each() {
+        Some(each) => each.into(),
+        None => host_ranks.to_string().into(),
+    }
 }
 
 /// What NICs send again, as `--repeat` names it.
@@ -29,6 +58,14 @@ fn repeat(cluster: &Cluster) -> &'static str {
     match cluster.reaction.selective {
         true => "selective",
         false => "go-back-n",
+    }
+}
+
+/// Over how many UDP ports NICs spread packets, if over several.
+fn udp_ports(cluster: &Cluster) -> String {
+    match cluster.reaction.udp_ports {
+        1 => String::new(),
+        ports => format!(", {ports} UDP ports"),
     }
 }
 
@@ -51,6 +88,36 @@ fn network(network: &NetworkPlan) -> String {
     };
     let switches = nodes - hosts;
     format!("{name}: {hosts} hosts, {switches} switches, {wires} wires; {choice}")
+}
+
+/// Elements that were wrong, as nccl-tests writes it where none was compared.
+pub(super) fn wrong(m: &Measured) -> String {
+    match m.projection {
+        Some(_) => "N/A".into(),
+        None => m.wrong.to_string(),
+    }
+}
+
+/// How the time of a size was found, where that was fast-forwarded.
+pub(super) fn projection(m: &Measured) -> String {
+    let Some(p) = m.projection else {
+        return String::new();
+    };
+    format!(
+        "# {} bytes: fast-forwarded from {:.2} us on, after {:.1}% of the steps; the time of a step varied by {:.2}%; tests hold such times to 1% of whole runs; --exact simulates all\n",
+        m.bytes,
+        fault::us(p.simulated_ns),
+        100.0 * p.share,
+        100.0 * p.spread,
+    )
+}
+
+pub(super) fn json_of_projection(p: &Projection) -> Value {
+    json!({
+        "simulated_us": fault::us(p.simulated_ns),
+        "steps_share": p.share,
+        "step_time_spread": p.spread,
+    })
 }
 
 /// How much happened, and how fast virtual time passed.
@@ -91,7 +158,9 @@ pub(super) fn json(cluster: &Cluster, own: Value) -> Value {
         "wire_poll": cluster.network.is_mesh().then_some(cluster.network.wire_poll),
         "congestion": cluster.reaction.congestion.to_string(),
         "repeat": repeat(cluster),
+        "udp_ports": cluster.reaction.udp_ports,
         "profile": cluster.profile.name,
+        "settings": settings(cluster).collect::<BTreeMap<_, _>>(),
         "loss": cluster.loss,
         "seed": cluster.seed,
         "faults": fault::json_of_faults(cluster, &cluster.faults),
