@@ -214,6 +214,11 @@ impl ReceivePath {
         }
     }
 
+    /// Gives back memory for more receives than there are.
+    pub(crate) fn shrink(&mut self) {
+        self.recvs.shrink_to_fit();
+    }
+
     /// Whether no receive is posted.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

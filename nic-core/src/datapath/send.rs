@@ -70,6 +70,11 @@ impl SendPath {
         }
     }
 
+    /// Gives back memory for more sends than there are.
+    pub(crate) fn shrink(&mut self) {
+        self.sends.shrink_to_fit();
+    }
+
     /// Whether all sends have retired.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

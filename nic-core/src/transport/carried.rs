@@ -112,6 +112,12 @@ pub(super) trait Carried: Connection {
     fn wake_at(&self) -> Option<NicTime>;
     /// Whether something is left that can be done at once.
     fn has_more(&mut self) -> bool;
+    /// Bytes of memory that it keeps for more than is under way.
+    fn spare(&self) -> usize {
+        0
+    }
+    /// Gives them back: nothing has moved for a while.
+    fn shrink(&mut self) {}
 
     /// Fills posted receives from what waits for them. Returns whether anything moved.
     fn pump_recvs(

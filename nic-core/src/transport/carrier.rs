@@ -183,9 +183,10 @@ pub(super) trait Carrier: Send + Sized {
             self.end_by_engine(index, failed);
             (Sent::All, 1)
         });
-        moved |= bytes || packets > 0;
+        let passed = bytes || packets > 0;
+        moved |= passed;
         moved |= self.report(index, now, sent);
-        self.sessions().schedule(index, now, sent);
+        self.sessions().schedule(index, now, sent, passed);
         moved
     }
 

@@ -69,6 +69,11 @@ pub(super) struct Exposed {
 }
 
 impl Exposed {
+    /// Gives back memory for more receives than there are.
+    pub(super) fn shrink(&mut self) {
+        self.all.shrink_to_fit();
+    }
+
     /// Adds a receive. Its key, which differs from those of others in the bits of `named`.
     pub(super) fn open(
         &mut self,

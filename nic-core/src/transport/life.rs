@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ringbell_nic_abi::Status;
 
+use super::rest::Rest;
 use crate::datapath::{ReceivePath, SendPath};
 use crate::types::{ConnId, ListenerId, NicTime};
 
@@ -74,6 +75,7 @@ pub(super) struct Life {
     pub(super) refused: u32,
     /// No way leads to the peer any more.
     pub(super) unreachable: bool,
+    pub(super) rest: Rest,
 }
 
 impl Life {
@@ -99,6 +101,7 @@ impl Life {
             watched: false,
             refused: 0,
             unreachable: false,
+            rest: Rest::default(),
         }
     }
 

@@ -26,6 +26,7 @@ pub mod local;
 mod one_sided;
 pub(crate) mod order;
 pub mod rdma;
+mod rest;
 mod ring;
 mod service;
 mod sessions;

@@ -33,6 +33,8 @@ pub(super) const BLOCKED: Duration = Duration::from_micros(10);
 const BUDGET: usize = 128;
 /// A peer whose host has refused so many packets in a row is gone.
 const REFUSED_MAX: u32 = 3;
+/// A connection that rests gives back so many bytes of memory or more: 512. Probes need less.
+const SPARE_MIN: usize = 512;
 
 /// Whose packets wait for room in a port.
 #[derive(Debug)]
@@ -279,7 +281,7 @@ impl<C: Carried> Sessions<C> {
     /// Has connections served whose timers have come.
     pub(super) fn expire(&mut self, now: NicTime) {
         while let Some(index) = self.turns.timers.pop(now) {
-            match self.table.at(index).and_then(|c| c.wake_at()) {
+            match self.table.at(index).and_then(|c| wake_at(c)) {
                 Some(at) if at > now => self.turns.timers.set(index, at),
                 Some(_) => self.mark(index),
                 None => {}
@@ -428,12 +430,18 @@ impl<C: Carried> Sessions<C> {
         refused >= REFUSED_MAX || sent == Sent::TooSmall
     }
 
-    /// Decides when the connection is served next.
-    pub(super) fn schedule(&mut self, index: usize, now: NicTime, sent: Sent) {
+    /// Decides when the connection is served next. `moved` tells whether this service has moved
+    /// something.
+    pub(super) fn schedule(&mut self, index: usize, now: NicTime, sent: Sent, moved: bool) {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        if let Some(at) = c.wake_at() {
+        let mut rest = c.life().rest;
+        if rest.begins(now, moved, || c.spare() >= SPARE_MIN) {
+            c.shrink();
+        }
+        c.life_mut().rest = rest;
+        if let Some(at) = wake_at(c) {
             self.turns.timers.set(index, at);
         }
         let at = match sent {
@@ -450,6 +458,11 @@ impl<C: Carried> Sessions<C> {
         self.mark(index);
         self.turns.no_later(at);
     }
+}
+
+/// When a connection must be served although no packet comes.
+fn wake_at(c: &impl Carried) -> Option<NicTime> {
+    NicTime::earliest([c.wake_at(), c.life().rest.look_at()])
 }
 
 /// Adds packets of a connection to an empty batch, `most` at most. Returns whether there may be

@@ -30,7 +30,7 @@ pub(super) enum Kept {
 pub(super) struct Early {
     /// How many slots there are: a power of two, which divides the number of packet numbers.
     count: usize,
-    /// Empty until a packet comes early: most connections lose none.
+    /// Empty until a packet comes early: most connections lose none. Empty again at rest.
     slots: Vec<Option<Slot>>,
     bytes: Vec<u8>,
     mtu: usize,
@@ -48,6 +48,21 @@ impl Early {
             bytes: Vec::new(),
             mtu: mtu as usize,
             last: None,
+        }
+    }
+
+    /// Bytes of memory in which no packet lies.
+    pub(super) fn spare(&self) -> usize {
+        match self.last {
+            None => self.bytes.capacity(),
+            Some(_) => 0,
+        }
+    }
+
+    /// Gives them back.
+    pub(super) fn shrink(&mut self) {
+        if self.last.is_none() {
+            (self.slots, self.bytes) = (Vec::new(), Vec::new());
         }
     }
 

@@ -82,6 +82,16 @@ impl Flights {
         }
     }
 
+    /// Bytes of memory for more packets than are in flight.
+    pub(super) fn spare(&self) -> usize {
+        (self.entries.capacity() - self.entries.len()) * size_of::<State>()
+    }
+
+    /// Gives them back.
+    pub(super) fn shrink(&mut self) {
+        self.entries.shrink_to_fit();
+    }
+
     /// Packets will overtake each other.
     pub(super) fn expect_overtaken(&mut self) {
         self.reordering = Reordering::expected();

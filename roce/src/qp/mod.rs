@@ -362,6 +362,18 @@ impl QueuePair {
         }
     }
 
+    /// Bytes of memory that it keeps for more than is under way.
+    pub fn spare(&self) -> usize {
+        self.requester.as_ref().map_or(0, Requester::spare)
+            + self.responder.as_ref().map_or(0, Responder::spare)
+    }
+
+    /// Gives them back. What comes later allocates anew.
+    pub fn shrink(&mut self) {
+        self.requester.iter_mut().for_each(Requester::shrink);
+        self.responder.iter_mut().for_each(Responder::shrink);
+    }
+
     /// When [`QueuePair::expire`] or [`QueuePair::transmit`] must be called although nothing
     /// arrives.
     pub fn next_timer(&self) -> Option<NicTime> {

@@ -159,6 +159,18 @@ struct Tries {
 }
 
 impl Requester {
+    /// Bytes of memory for more requests than there are.
+    pub(super) fn spare(&self) -> usize {
+        let works = self.works.capacity() - self.works.len();
+        works * size_of::<Posted>() + self.flights.spare()
+    }
+
+    /// Gives them back.
+    pub(super) fn shrink(&mut self) {
+        self.works.shrink_to_fit();
+        self.flights.shrink();
+    }
+
     pub(super) fn new(a: &RtsAttributes, resumes: bool) -> Requester {
         Requester {
             works: VecDeque::new(),

@@ -112,6 +112,19 @@ impl From<Refusal> for Stop {
 const INVALID: Stop = Stop::Refused(Refusal::Nak(NakCode::InvalidRequest));
 
 impl Responder {
+    /// Bytes of memory for more answers than there are, and for packets that may come early.
+    pub(super) fn spare(&self) -> usize {
+        let answers = self.answers.capacity() - self.answers.len();
+        answers * size_of::<Answer>() + self.early.as_ref().map_or(0, Early::spare)
+    }
+
+    /// Gives them back.
+    pub(super) fn shrink(&mut self) {
+        self.answers.shrink_to_fit();
+        self.atomics.shrink_to_fit();
+        self.early.iter_mut().for_each(Early::shrink);
+    }
+
     pub(super) fn new(a: &RtrAttributes, resumes: bool) -> Responder {
         Responder {
             expected: a.expected,

@@ -120,7 +120,7 @@ impl Carrier for IwarpTransport {
             _ => Sent::All,
         };
         moved |= self.report(index, now, sent);
-        self.sessions.schedule(index, now, sent);
+        self.sessions.schedule(index, now, sent, false);
         moved
     }
 
@@ -283,7 +283,7 @@ impl IwarpTransport {
             Phase::Resolving => match s.resolve(index, now, net) {
                 Ok(Some(link)) => self.dial_on(index, link, net),
                 Ok(None) if !late => {
-                    s.schedule(index, now, Sent::All);
+                    s.schedule(index, now, Sent::All, false);
                     false
                 }
                 found => {

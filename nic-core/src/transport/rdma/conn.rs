@@ -412,6 +412,18 @@ impl Carried for Conn {
     fn has_more(&mut self) -> bool {
         self.one_sided.take_pending()
     }
+
+    fn spare(&self) -> usize {
+        self.qp.spare() + self.one_sided.spare()
+    }
+
+    fn shrink(&mut self) {
+        self.qp.shrink();
+        self.one_sided.shrink();
+        self.stream.shrink();
+        self.life.sends.shrink();
+        self.life.recvs.shrink();
+    }
 }
 
 impl Conn {

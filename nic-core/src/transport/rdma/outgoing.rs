@@ -62,6 +62,11 @@ impl Outgoing {
         }
     }
 
+    /// Gives back memory for more sends in memory than there are.
+    pub(super) fn shrink(&mut self) {
+        self.referred.shrink_to_fit();
+    }
+
     pub(super) fn capacity(&self) -> usize {
         self.ring.capacity()
     }

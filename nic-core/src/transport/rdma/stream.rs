@@ -109,6 +109,14 @@ impl Stream {
         }
     }
 
+    /// Gives back memory for more sends and receives than there are.
+    pub(super) fn shrink(&mut self) {
+        self.tx.shrink();
+        self.writes.shrink();
+        self.exposed.shrink();
+        self.posted.shrink_to_fit();
+    }
+
     /// The peer takes so many bytes.
     pub(super) fn open(&mut self, peer_window: u32) {
         self.peer_window = peer_window.min(WINDOW_MAX as u32).into();

@@ -47,6 +47,12 @@ pub(super) struct Writes {
 }
 
 impl Writes {
+    /// Gives back memory for more WRITEs than there are.
+    pub(super) fn shrink(&mut self) {
+        self.targets.shrink_to_fit();
+        self.ranges.shrink_to_fit();
+    }
+
     /// A send was posted that goes there.
     pub(super) fn post(&mut self, token: WorkToken, to: Target) {
         self.targets.push_back((token, to));

@@ -151,7 +151,8 @@ impl Conn {
             self.timing.timer,
             self.life.deadline,
             self.timing.gone_at(config),
-            self.tcp.restart_at,
+            self.tcp.recovery.restart_at,
+            self.tcp.look_at(),
             self.tcp.probes.at,
             self.tcp.probes.gone_at(),
         ])

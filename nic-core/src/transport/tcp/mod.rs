@@ -36,6 +36,7 @@ mod conn;
 mod device;
 mod isn;
 mod key;
+mod memory;
 mod poll;
 mod pump;
 mod ready;

@@ -129,8 +129,8 @@ impl TcpTransport {
             self.end_broken(index);
             return true;
         }
-        if c.tcp.restart_at.is_some_and(|at| at <= now) {
-            c.tcp.restart_at = None;
+        if c.tcp.recovery.restart_at.is_some_and(|at| at <= now) {
+            c.tcp.recovery.restart_at = None;
             self.counters.restarted += 1;
             lost_timer::restart(&mut self.stack, &mut c.tcp, now);
         }
@@ -516,14 +516,19 @@ impl TcpTransport {
             _ if reads_pending || c.life.pending => Some(now),
             _ => None,
         };
-        c.tcp.restart_at = match lost_timer::is_forgotten(&c.tcp, poll_at.is_some()) {
-            true => c.tcp.restart_at.or(Some(now.plus(self.config.rto_min))),
+        c.tcp.recovery.restart_at = match lost_timer::is_forgotten(&c.tcp, poll_at.is_some()) {
+            true => c
+                .tcp
+                .recovery
+                .restart_at
+                .or(Some(now.plus(self.config.rto_min))),
             false => None,
         };
         c.timing.timer = match poll_at {
             Some(_) if wants_now => Some(now.plus(RETRY)),
             at => at,
         };
+        c.tcp.rest(now);
         if let Some(at) = c.wake_at(&self.config) {
             self.timers.set(index, at);
         }

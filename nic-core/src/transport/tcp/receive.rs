@@ -89,6 +89,7 @@ impl PacketTransport for TcpTransport {
                         let packet = &frame[ETHERNET_HEADER..seg.end];
                         let packet = as_shown(&mut c.tcp, verdict, seg, packet, &mut self.scratch);
                         self.stack.receive(&mut c.tcp, now, packet);
+                        c.tcp.took(end_of(seg, frame));
                         c.tcp.reset |= resets && c.tcp.state() == State::Closed;
                         if resets && before == State::TimeWait {
                             // Both sides had ended, perhaps in segments received just now: no byte
@@ -488,6 +489,14 @@ impl TcpTransport {
         }
         self.table.remove(index);
     }
+}
+
+/// The sequence number behind a segment's bytes.
+fn end_of(seg: &TcpFrame, frame: &[u8]) -> u32 {
+    // Length of the header in words (RFC 9293 §3.1).
+    let words = frame.get(seg.tcp_at + 12).map_or(0, |b| b >> 4);
+    let bytes = seg.end.saturating_sub(seg.tcp_at + 4 * usize::from(words));
+    seg.seq.wrapping_add(bytes as u32)
 }
 
 /// The packet for the socket: as it came, or a copy with another number.

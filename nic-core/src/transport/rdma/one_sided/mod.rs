@@ -187,6 +187,17 @@ impl OneSided {
         self.qp.is_at_rest()
     }
 
+    /// Bytes of memory that are kept for more requests than there are.
+    pub(super) fn spare(&self) -> usize {
+        self.qp.spare()
+    }
+
+    /// Gives them back.
+    pub(super) fn shrink(&mut self) {
+        self.qp.shrink();
+        self.requests.shrink();
+    }
+
     pub(super) fn next_timer(&self) -> Option<NicTime> {
         self.qp.next_timer()
     }

@@ -142,6 +142,14 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    /// Gives back memory for more operations than there are.
+    pub(super) fn shrink(&mut self) {
+        self.ops.shrink_to_fit();
+        self.refused.shrink_to_fit();
+        self.asked.shrink_to_fit();
+        self.answers.shrink_to_fit();
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.ops.is_empty()
     }

@@ -1,6 +1,7 @@
 //! Loss recovery from a peer's acknowledgements (RFC 6582).
 
 use crate::transport::tcp::sequence::is_before;
+use crate::types::NicTime;
 
 /// Duplicates that indicate a loss (RFC 5681 §3.2).
 const DUPLICATES: u32 = 3;
@@ -15,6 +16,8 @@ pub(in crate::transport::tcp) struct Recovery {
     duplicates: u32,
     /// What had been sent when the recovery began.
     until: Option<u32>,
+    /// When a lost retransmission is restarted.
+    pub(in crate::transport::tcp) restart_at: Option<NicTime>,
 }
 
 impl Recovery {

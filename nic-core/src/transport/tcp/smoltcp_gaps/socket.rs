@@ -1,5 +1,6 @@
 //! One connection's smoltcp socket, with the sequence numbers that smoltcp keeps private, counted
 //! from outside.
+#![allow(unsafe_code)] // The memory of its buffers.
 
 use std::net::SocketAddrV4;
 
@@ -10,6 +11,7 @@ use super::challenges::Challenges;
 use super::clock::Clock;
 use super::probes::Probes;
 use super::recovery::Recovery;
+use crate::transport::tcp::memory::SocketMemory;
 use crate::transport::tcp::TcpConfig;
 use crate::types::NicTime;
 
@@ -43,12 +45,12 @@ pub(in crate::transport::tcp) struct TcpSocket {
     pub(in crate::transport::tcp) reset: bool,
     /// Losses that are being recovered from.
     pub(in crate::transport::tcp) recovery: Recovery,
-    /// When the socket's lost retransmission is restarted.
-    pub(in crate::transport::tcp) restart_at: Option<NicTime>,
     /// Whether the peer is still there.
     pub(in crate::transport::tcp) probes: Probes,
     /// smoltcp has panicked on this socket.
     pub(in crate::transport::tcp) broken: bool,
+    /// Memory of the socket's buffers: below `sockets`, so that it is dropped after them.
+    memory: SocketMemory,
 }
 
 impl TcpSocket {
@@ -57,11 +59,9 @@ impl TcpSocket {
         peer: SocketAddrV4,
         config: &TcpConfig,
     ) -> TcpSocket {
-        // A zeroed Vec of this size is fresh pages: an idle connection costs address space only.
-        let mut socket = Socket::new(
-            SocketBuffer::new(vec![0; config.rx_buffer]),
-            SocketBuffer::new(vec![0; config.tx_buffer]),
-        );
+        // SAFETY: `sockets`, which gets the buffers, is dropped before `memory`.
+        let (memory, received, to_send) = unsafe { SocketMemory::new(config) };
+        let mut socket = Socket::new(received, to_send);
         // Messages of a GPU are whole when they are posted: waiting for more only adds latency.
         socket.set_nagle_enabled(false);
         let clock = Clock::new(config.rto_min);
@@ -82,9 +82,9 @@ impl TcpSocket {
             challenges: Challenges::default(),
             reset: false,
             recovery: Recovery::default(),
-            restart_at: None,
             probes: Probes::default(),
             broken: false,
+            memory,
         }
     }
 
@@ -142,6 +142,28 @@ impl TcpSocket {
         );
         let end = self.recovery.end().unwrap_or(self.first);
         end.wrapping_add(u32::from(closed))
+    }
+
+    /// A segment that ends at `end` went to the socket.
+    pub(in crate::transport::tcp) fn took(&mut self, end: u32) {
+        if let Some(next) = self.next_expected() {
+            let window = self.tcp().recv_capacity();
+            self.memory.took(end, next, window);
+        }
+    }
+
+    /// When to look whether the connection rests.
+    pub(in crate::transport::tcp) fn look_at(&self) -> Option<NicTime> {
+        self.memory.look_at()
+    }
+
+    /// Gives the buffers' pages back once the connection rests.
+    pub(in crate::transport::tcp) fn rest(&mut self, now: NicTime) {
+        let next = self.next_expected();
+        let socket = self.sockets.get::<Socket<'_>>(self.handle);
+        let empty = socket.send_queue() == 0 && socket.recv_queue() == 0;
+        let passed = self.given + self.taken;
+        self.memory.rest(now, passed, next, empty);
     }
 
     /// Discards what the peer sent. Returns whether there was anything.
