@@ -17,6 +17,7 @@ mod operations;
 mod plan;
 mod programs;
 mod reduce;
+mod returning;
 mod run;
 mod scenes;
 mod wire;

@@ -139,12 +139,115 @@ pub struct World {
     pub hosts: Vec<Option<Host>>,
     pub comms: Vec<CommId>,
     pub now: u64,
-    _dir: TempDir,
-    _switch: Option<MemSwitch>,
+    site: Site,
+}
+
+/// Where the ranks' NICs are made.
+struct Site {
+    dir: TempDir,
+    switch: Option<MemSwitch>,
+    wire: Wire,
+    memory: u64,
+    ether: Ether,
 }
 
 pub fn address(rank: usize) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8 + 1), FABRIC_PORT)
+}
+
+impl Site {
+    /// The NIC of a rank. Of two lives at one address each has numbers of its own.
+    fn host(
+        &self,
+        r: usize,
+        life: u64,
+        streams: Option<&mut IwarpPorts>,
+        make: impl Fn(usize, NicBuilder) -> NicBuilder,
+        at_port: impl Fn(usize, Box<dyn Port>) -> Box<dyn Port>,
+    ) -> Host {
+        let (wire, ether) = (self.wire, &self.ether);
+        let seed = life << 32 | r as u64;
+        let mut setup = Setup::new(&self.dir, r as u8 + 1);
+        setup.memory_bytes = self.memory;
+        // The direct path may store to peers' memory.
+        setup.access = ether.access;
+        setup.nic.max_sessions = ether.sessions;
+        setup.slow = ether.slow.map(|seed| seed ^ r as u64);
+        if let Some(window) = ether.window {
+            setup.local.inline_window = window / 4;
+            setup.local.early_window = window;
+        }
+        setup.layout = match ether.scattered {
+            true => PageLayout::Scattered(r as u64 + 3),
+            false => PageLayout::Mixed(r as u64 + 3),
+        };
+        if let Some(streams) = streams {
+            return Host::with(&setup, |nic| make(r, streams.next(&setup, nic, true)));
+        }
+        let Some(sw) = &self.switch else {
+            return Host::with(&setup, |nic| make(r, nic.local(setup.local.clone())));
+        };
+        let port = sw.port(r).expect("port");
+        let mut config = TcpConfig {
+            seed,
+            rto_min: Duration::from_millis(20),
+            ..TcpConfig::default()
+        };
+        if matches!(wire, Wire::Probed(..)) {
+            config.keep_alive = Some(Duration::from_millis(20));
+            config.user_timeout = Some(Duration::from_millis(100));
+        }
+        if let Some(window) = ether.window {
+            (config.rx_buffer, config.tx_buffer) = (window, window);
+        }
+        let port: Box<dyn Port> = match wire {
+            Wire::Lossy(percent, seed)
+            | Wire::Probed(percent, seed)
+            | Wire::LossyRdma(percent, seed)
+            | Wire::LossyUdp(percent, seed) => {
+                let share = f64::from(percent) / 100.0;
+                let reorder = matches!(wire, Wire::Probed(..));
+                let faults = Faults {
+                    loss: share,
+                    reorder: if reorder { share } else { 0.0 },
+                    reorder_by: Duration::from_micros(20),
+                    seed: seed + r as u64,
+                    ..Faults::default()
+                };
+                Box::new(Impair::new(Box::new(port), faults).expect("faults"))
+            }
+            _ => Box::new(port),
+        };
+        let port = at_port(r, port);
+        if matches!(wire, Wire::Rdma | Wire::LossyRdma(..)) {
+            let mut config = RdmaConfig {
+                seed,
+                timeout: Duration::from_millis(1),
+                ..RdmaConfig::default()
+            };
+            if let Some(window) = ether.window {
+                (config.rx_buffer, config.tx_buffer) = (window, window);
+                config.window = window;
+            }
+            return Host::with(&setup, |nic| {
+                make(r, nic::with_rdma(&setup, nic, port, config))
+            });
+        }
+        if matches!(wire, Wire::Udp | Wire::LossyUdp(..)) {
+            let mut config = UdpConfig {
+                seed,
+                first: Some(u32::MAX - 20),
+                ..UdpConfig::default()
+            };
+            config.rx_buffer = ether.window.unwrap_or(config.rx_buffer);
+            return Host::with(&setup, |nic| {
+                make(r, nic::with_udp(&setup, nic, port, config))
+            });
+        }
+        Host::with(&setup, |nic| {
+            make(r, nic::with_tcp(&setup, nic, port, config))
+        })
+    }
 }
 
 impl World {
@@ -216,101 +319,37 @@ impl World {
         at_port: impl Fn(usize, Box<dyn Port>) -> Box<dyn Port>,
         ether: Ether,
     ) -> World {
-        let dir = TempDir::new();
         let nics: Vec<_> = (0..ranks).map(|r| *address(r).ip()).collect();
         let at = Ipv4Addr::LOCALHOST.into();
         let mut streams = (wire == Wire::Iwarp).then(|| IwarpPorts::open(at, &nics));
         let switch = (!matches!(wire, Wire::Local | Wire::Iwarp))
             .then(|| MemSwitch::private(ranks.max(2), ether.mtu, ether.checksums).expect("switch"));
-        let mut host = |r: usize| {
-            let mut setup = Setup::new(&dir, r as u8 + 1);
-            setup.memory_bytes = memory;
-            // The direct path may store to peers' memory.
-            setup.access = ether.access;
-            setup.nic.max_sessions = ether.sessions;
-            setup.slow = ether.slow.map(|seed| seed ^ r as u64);
-            if let Some(window) = ether.window {
-                setup.local.inline_window = window / 4;
-                setup.local.early_window = window;
-            }
-            setup.layout = match ether.scattered {
-                true => PageLayout::Scattered(r as u64 + 3),
-                false => PageLayout::Mixed(r as u64 + 3),
-            };
-            if let Some(streams) = &mut streams {
-                return Host::with(&setup, |nic| make(r, streams.next(&setup, nic, true)));
-            }
-            let Some(sw) = &switch else {
-                return Host::with(&setup, |nic| make(r, nic.local(setup.local.clone())));
-            };
-            let port = sw.port(r).expect("port");
-            let mut config = TcpConfig {
-                seed: r as u64,
-                rto_min: Duration::from_millis(20),
-                ..TcpConfig::default()
-            };
-            if matches!(wire, Wire::Probed(..)) {
-                config.keep_alive = Some(Duration::from_millis(20));
-                config.user_timeout = Some(Duration::from_millis(100));
-            }
-            if let Some(window) = ether.window {
-                (config.rx_buffer, config.tx_buffer) = (window, window);
-            }
-            let port: Box<dyn Port> = match wire {
-                Wire::Lossy(percent, seed)
-                | Wire::Probed(percent, seed)
-                | Wire::LossyRdma(percent, seed)
-                | Wire::LossyUdp(percent, seed) => {
-                    let share = f64::from(percent) / 100.0;
-                    let reorder = matches!(wire, Wire::Probed(..));
-                    let faults = Faults {
-                        loss: share,
-                        reorder: if reorder { share } else { 0.0 },
-                        reorder_by: Duration::from_micros(20),
-                        seed: seed + r as u64,
-                        ..Faults::default()
-                    };
-                    Box::new(Impair::new(Box::new(port), faults).expect("faults"))
-                }
-                _ => Box::new(port),
-            };
-            let port = at_port(r, port);
-            if matches!(wire, Wire::Rdma | Wire::LossyRdma(..)) {
-                let mut config = RdmaConfig {
-                    seed: r as u64,
-                    timeout: Duration::from_millis(1),
-                    ..RdmaConfig::default()
-                };
-                if let Some(window) = ether.window {
-                    (config.rx_buffer, config.tx_buffer) = (window, window);
-                    config.window = window;
-                }
-                return Host::with(&setup, |nic| {
-                    make(r, nic::with_rdma(&setup, nic, port, config))
-                });
-            }
-            if matches!(wire, Wire::Udp | Wire::LossyUdp(..)) {
-                let mut config = UdpConfig {
-                    seed: r as u64,
-                    first: Some(u32::MAX - 20),
-                    ..UdpConfig::default()
-                };
-                config.rx_buffer = ether.window.unwrap_or(config.rx_buffer);
-                return Host::with(&setup, |nic| {
-                    make(r, nic::with_udp(&setup, nic, port, config))
-                });
-            }
-            Host::with(&setup, |nic| {
-                make(r, nic::with_tcp(&setup, nic, port, config))
-            })
+        let site = Site {
+            dir: TempDir::new(),
+            switch,
+            wire,
+            memory,
+            ether,
         };
+        let mut host = |r| Some(site.host(r, 0, streams.as_mut(), &make, &at_port));
         World {
-            hosts: (0..ranks).map(|r| Some(host(r))).collect(),
+            hosts: (0..ranks).map(&mut host).collect(),
             comms: Vec::new(),
             now: 0,
-            _dir: dir,
-            _switch: switch,
+            site,
         }
+    }
+
+    /// A new NIC at the address of one that is gone. `life` counts those before it.
+    pub fn again(
+        &mut self,
+        rank: usize,
+        life: u64,
+        make: impl Fn(usize, NicBuilder) -> NicBuilder,
+        at_port: impl Fn(usize, Box<dyn Port>) -> Box<dyn Port>,
+    ) {
+        assert!(self.hosts[rank].is_none(), "the old one is gone");
+        self.hosts[rank] = Some(self.site.host(rank, life, None, make, at_port));
     }
 
     /// Makes a communicator of some hosts and waits until it is ready.

@@ -3,7 +3,7 @@
 use super::collective_support::Rng;
 use super::failing::Fails;
 use super::merging::Merge;
-use super::plan::{Dice, Op, Scene, Step, OPERAND};
+use super::plan::{Break, Dice, Op, Plan, Scene, Step, OPERAND};
 
 /// Adds them to the steps of a plan.
 pub(super) fn add(steps: &mut Vec<Step>, seed: u64, ranks: usize) {
@@ -18,6 +18,27 @@ pub(super) fn add(steps: &mut Vec<Step>, seed: u64, ranks: usize) {
         let op = Op::Scene(scene);
         steps.insert(at, Step { id, after: 0, op });
     }
+}
+
+/// In half of the plans a NIC that has ended or stopped comes back.
+pub(super) fn come_back(mut plan: Plan) -> Plan {
+    let mut dice = Dice(Rng(plan.seed ^ 0xc0_3eba));
+    let ends = |s: &Step| matches!(s.op, Op::Break(Break::Ends(_) | Break::Stops(_)));
+    let Some(broken) = plan.steps.iter().position(ends) else {
+        return plan;
+    };
+    // Where any operation may fail nothing would be seen.
+    if plan.may_lose() || dice.below(2) == 0 {
+        return plan;
+    }
+    let at = broken + 1 + dice.below(plan.steps.len() - broken);
+    let step = Step {
+        id: plan.steps.len(),
+        after: dice.of(&[0, 5, 50, 1000]),
+        op: Op::Return(dice.below(2) == 0),
+    };
+    plan.steps.insert(at, step);
+    plan
 }
 
 fn fails(dice: &mut Dice, ranks: usize) -> Fails {

@@ -266,6 +266,8 @@ pub(super) enum Op {
     /// Everything has ended before the next one begins.
     Settle,
     Break(Break),
+    /// A new NIC takes the place of the broken one, early or when all has ended.
+    Return(bool),
 }
 
 impl Op {
@@ -725,7 +727,7 @@ impl Plan {
             steps.insert(at, Step { id, after: 0, op });
         }
         drawn::add(&mut steps, seed, ranks);
-        Plan {
+        drawn::come_back(Plan {
             seed,
             ranks,
             net,
@@ -733,7 +735,7 @@ impl Plan {
             faults,
             hosts,
             steps,
-        }
+        })
     }
 
     /// The same by NICs with nothing unusual.

@@ -20,7 +20,7 @@ use super::collective_support::nic::Host;
 use super::collective_support::{Ether, Wire, World};
 use super::plan::{Break, Net, Op, Plan, OPERAND, PLAIN};
 use super::wire::Severable;
-use super::{model, scenes};
+use super::{model, returning, scenes};
 
 /// Operands of operations that may be under way.
 const SLOTS: usize = 16;
@@ -73,6 +73,8 @@ pub(super) struct Pending {
     pub(super) until: u64,
     /// Its completion is asked for.
     pub(super) asked: bool,
+    /// It was posted before the broken NIC came back.
+    pub(super) old: bool,
 }
 
 /// What a run has come to.
@@ -84,6 +86,16 @@ pub(super) struct Outcome {
     pub(super) failed: u64,
 }
 
+/// Whether a new NIC has taken the place of the broken one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Back {
+    No,
+    /// It is there, and the others have not met it.
+    Comes,
+    /// It has a part in all that is posted.
+    Yes,
+}
+
 pub(super) struct Run<'a> {
     pub(super) plan: &'a Plan,
     pub(super) w: World,
@@ -91,7 +103,8 @@ pub(super) struct Run<'a> {
     /// NICs that are not stepped any more.
     stopped: Vec<Host>,
     broken: Option<Break>,
-    sessions: BTreeMap<(usize, usize), (SessionId, SessionId)>,
+    back: Back,
+    pub(super) sessions: BTreeMap<(usize, usize), (SessionId, SessionId)>,
     listeners: BTreeMap<usize, SessionId>,
     /// Sessions that were closed, with their NICs.
     pub(super) closed: Vec<(usize, SessionId)>,
@@ -108,6 +121,36 @@ pub(super) struct Run<'a> {
     /// Steps since anything has moved.
     idle: u64,
     out: Outcome,
+}
+
+/// The GTLB of a plan's NICs.
+fn with_entries(plan: &Plan, nic: NicBuilder) -> NicBuilder {
+    match plan.hosts.refills {
+        false => nic,
+        true => nic.mmu(MmuConfig {
+            instances: vec![GtlbConfig {
+                main_entries: 4,
+                complementary_entries: 32,
+            }],
+            refill: true,
+        }),
+    }
+}
+
+/// The wire of a plan's NIC, and in `cuts` what cuts it.
+fn impaired(
+    plan: &Plan,
+    rank: usize,
+    port: Box<dyn Port>,
+    cuts: &RefCell<Vec<Arc<AtomicBool>>>,
+) -> Box<dyn Port> {
+    let faults = Faults {
+        seed: plan.seed.wrapping_mul(31).wrapping_add(rank as u64),
+        ..plan.faults
+    };
+    let (port, cut) = Severable::new(port);
+    cuts.borrow_mut().push(cut);
+    Box::new(Impair::new(Box::new(port), faults).expect("probabilities"))
 }
 
 /// Runs a plan.
@@ -152,35 +195,18 @@ impl<'a> Run<'a> {
             // Large pages otherwise, so that both kinds of entries are refilled.
             scattered: plan.hosts.refills && plan.seed.is_multiple_of(2),
         };
-        let few = |_: usize, nic: NicBuilder| match plan.hosts.refills {
-            false => nic,
-            true => nic.mmu(MmuConfig {
-                instances: vec![GtlbConfig {
-                    main_entries: 4,
-                    complementary_entries: 32,
-                }],
-                refill: true,
-            }),
-        };
         let cuts = RefCell::new(Vec::new());
-        let at_port = |rank: usize, port: Box<dyn Port>| -> Box<dyn Port> {
-            let seed = plan.seed.wrapping_mul(31).wrapping_add(rank as u64);
-            let faults = Faults {
-                seed,
-                ..plan.faults
-            };
-            let (port, cut) = Severable::new(port);
-            cuts.borrow_mut().push(cut);
-            Box::new(Impair::new(Box::new(port), faults).expect("probabilities"))
-        };
+        let at_port = |rank: usize, port| impaired(plan, rank, port, &cuts);
         let memory = (MEMORY + SPARE) as u64;
-        let w = World::on(plan.ranks, wire, memory, few, at_port, ether);
+        let make = |_, nic| with_entries(plan, nic);
+        let w = World::on(plan.ranks, wire, memory, make, at_port, ether);
         let mut run = Run {
             plan,
             w,
             cuts: cuts.into_inner(),
             stopped: Vec::new(),
             broken: None,
+            back: Back::No,
             sessions: BTreeMap::new(),
             listeners: BTreeMap::new(),
             closed: Vec::new(),
@@ -210,8 +236,49 @@ impl<'a> Run<'a> {
         self.w.hosts[rank].is_some()
     }
 
+    /// The NIC that operations posted now may fail by.
     pub(super) fn victim(&self) -> Option<usize> {
-        self.broken.map(Break::victim)
+        self.broken
+            .filter(|_| self.back != Back::Yes)
+            .map(Break::victim)
+    }
+
+    /// Puts a new NIC in the place of one that has ended or stopped. `None`: there is none.
+    pub(super) fn replace(&mut self) -> Result<Option<usize>, String> {
+        let rank = match self.broken {
+            Some(Break::Ends(rank) | Break::Stops(rank)) if self.back == Back::No => rank,
+            _ => return Ok(None),
+        };
+        // A process that was killed says nothing more.
+        if let Some(cut) = self.cuts.get(rank) {
+            cut.store(true, Ordering::Relaxed);
+        }
+        self.stopped.clear();
+        let cuts = RefCell::new(Vec::new());
+        let plan = self.plan;
+        let at_port = |rank: usize, port| impaired(plan, rank, port, &cuts);
+        self.w
+            .again(rank, 1, |_, nic| with_entries(plan, nic), at_port);
+        if let Some(cut) = cuts.into_inner().pop() {
+            self.cuts[rank] = cut;
+        }
+        (self.clocks.paused[rank], self.clocks.parted[rank]) = (0, 0);
+        self.back = Back::Comes;
+        // What its peers have done to the old one's memory is nothing to the new one.
+        self.kept.retain(|(_, h)| h.on != rank);
+        for p in &mut self.pending {
+            p.old = true;
+            p.holds.retain(|h| h.on != rank);
+            p.reads.retain(|l| l.on != rank);
+        }
+        self.listeners.remove(&rank);
+        self.closed.retain(|(on, _)| *on != rank);
+        Ok(Some(rank))
+    }
+
+    /// All have met the new NIC.
+    pub(super) fn rejoined(&mut self) {
+        self.back = Back::Yes;
     }
 
     /// One step of all NICs, in an order of its own.
@@ -399,7 +466,11 @@ impl<'a> Run<'a> {
         if self.plan.may_lose() {
             return by_peer;
         }
-        let Some(victim) = self.victim().filter(|v| p.parties.contains(v)) else {
+        let victim = match p.old {
+            true => self.broken.map(Break::victim),
+            false => self.victim(),
+        };
+        let Some(victim) = victim.filter(|v| p.parties.contains(v)) else {
             return false;
         };
         let named = p.parties.get(c.detail as u32 as usize);
@@ -463,6 +534,7 @@ impl<'a> Run<'a> {
             detail: None,
             until: 0,
             asked: false,
+            old: false,
         }
     }
 
@@ -485,13 +557,22 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether NICs that are well may not reach each other at first.
+    fn may_miss(&self) -> bool {
+        self.plan.may_lose() || self.back == Back::Comes
+    }
+
     /// Makes a communicator. `None`: a wire that loses has prevented it.
     pub(super) fn meet(&mut self, members: &[usize]) -> Result<Option<Vec<CommId>>, String> {
-        let ctx = self.context();
-        let ids = self
-            .w
-            .begin_communicator(ctx, members, &self.plan.settings());
+        let ids = self.begin(members);
         self.met(members, ids)
+    }
+
+    /// Begins to make a communicator.
+    pub(super) fn begin(&mut self, members: &[usize]) -> Vec<CommId> {
+        let ctx = self.context();
+        self.w
+            .begin_communicator(ctx, members, &self.plan.settings())
     }
 
     /// The number of a new communicator.
@@ -517,7 +598,7 @@ impl<'a> Run<'a> {
                 return Ok(Some(ids));
             }
             match all.iter().find(ended) {
-                Some(_) if self.plan.may_lose() => return Ok(None),
+                Some(_) if self.may_miss() => return Ok(None),
                 Some(end) => {
                     let seen = self.hung();
                     return Err(format!("{members:?} have not met: {end:?}\n{seen}"));
@@ -576,7 +657,7 @@ impl<'a> Run<'a> {
         let a = self.wait(to, accept)?;
         match (c.status, a.status) {
             (Status::Ok, Status::Ok) => Ok(Some((session, session_of(a)))),
-            _ if self.plan.may_lose() => Ok(None),
+            _ if self.may_miss() => Ok(None),
             _ => Err(format!("{from} does not reach {to}: {c:?}, {a:?}")),
         }
     }
@@ -659,6 +740,7 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             Op::Scene(ref scene) => scenes::play(self, id, scene),
+            Op::Return(early) => returning::play(self, early),
             _ => self.of_session(id, op),
         }
     }
