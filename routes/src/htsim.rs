@@ -105,7 +105,7 @@ impl File {
                 return Err(at.error(format!("`{}` takes a whole number", key.text)));
             };
             if key.text.eq_ignore_ascii_case("tier") {
-                let tiers = file.tiers.unwrap_or(3).min(3);
+                let tiers = file.tiers.unwrap_or(3);
                 if number >= tiers {
                     let why = format!("tier {number}: tiers count from 0 to {}", tiers - 1);
                     return Err(key.error(why));
@@ -123,6 +123,10 @@ impl File {
             };
             if field.replace(number).is_some() {
                 return Err(key.error(format!("`{}` is there twice", key.text)));
+            }
+            if file.tiers.is_some_and(|tiers| !(2..=3).contains(&tiers)) {
+                let why = format!("`{}` is {number}: htsim's trees have 2 or 3", key.text);
+                return Err(key.error(why));
             }
         }
         Ok(file)
@@ -146,11 +150,6 @@ impl File {
         let nodes = needed("Nodes", self.nodes)?;
         let tiers = needed("Tiers", self.tiers)?;
         let pod = needed("Podsize", self.pod)?;
-        if !(2..=3).contains(&tiers) {
-            return Err(FileError::whole(format!(
-                "`Tiers` is {tiers}: htsim's trees have 2 or 3"
-            )));
-        }
         let tiers = tiers as usize;
         let mut levels = Vec::new();
         for (number, tier) in self.by_tier.iter().take(tiers).enumerate() {

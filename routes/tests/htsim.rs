@@ -112,7 +112,13 @@ fn what_gives_no_tree_is_refused_by_place_and_reason() {
             "switch.output_bytes",
         ),
         ("nodes 1024", "", (0, 0), "`Nodes` is missing"),
-        ("TIERS 3", "TIERS 4", (0, 0), "2 or 3"),
+        (
+            "TIERS 3",
+            "TIERS 4",
+            (2, 1),
+            "`TIERS` is 4: htsim's trees have 2 or 3",
+        ),
+        ("TIERS 3", "TIERS 0", (2, 1), "2 or 3"),
         (
             "TIERS 3",
             "TIERS 2",
