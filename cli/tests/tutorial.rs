@@ -156,7 +156,7 @@ fn the_collectives_run_under_the_launcher() {
 
 #[test]
 fn hello_reaches_its_peer() {
-    if !has("g++") {
+    if !has("clang-19") {
         return;
     }
     let reader = Reader::new("tutorial-hello");
